@@ -63,8 +63,11 @@ def computed(run: dict) -> str:
 
 def default_run() -> str:
     """README: what the default run takes and where it ends."""
-    run, params, presets = read("default"), read_yaml(ROOT / "params.yaml"), read_yaml(ROOT / "presets.yaml")
-    found, last = run["metrics"], run["computed_on"]
+    run = read("default")
+    params = read_yaml(ROOT / "params.yaml")
+    presets = read_yaml(ROOT / "presets.yaml")
+    found = run["metrics"]
+    last = run["computed_on"]
     vocab_size = presets["tokenizers"][params["tokenizer"]["name"]]["vocab_size"]
     embedding = vocab_size * presets["models"][params["model"]["name"]]["d_model"]
     text = (
@@ -93,7 +96,8 @@ def first_hour() -> str:
 
 def scale() -> str:
     """README: the default's bits per byte beside those of xz and of an n-gram model, on the same text."""
-    found, run = read("baselines"), read("default")
+    found = read("baselines")
+    run = read("default")
     order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
     xz = found["xz_bits_per_byte"]
     return paragraph(
@@ -221,7 +225,8 @@ def tutorial_transformers() -> str:
 
 def tutorial_tuned() -> str:
     """The validation losses of fine-tuning, and a text of the tuned model."""
-    losses, written = tutorial_printed("cut -d"), tutorial_printed('python src generate "To train')
+    losses = tutorial_printed("cut -d")
+    written = tutorial_printed('python src generate "To train')
     return output(f"{losses}\n{written}")
 
 
@@ -275,7 +280,8 @@ def detectable() -> str:
 
 def baselines() -> str:
     """docs/metrics.md: the default's bits per byte beside those of an n-gram model and of xz, on the same text."""
-    found, run = read("baselines"), read("default")
+    found = read("baselines")
+    run = read("default")
     order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
     xz = found["xz_bits_per_byte"]
     rows = [
@@ -363,11 +369,14 @@ def results() -> str:
 
 def default_data() -> str:
     """docs/files.md: the size of the default corpus and of the default model's weights."""
-    run, rows = read("default"), []
+    run = read("default")
+    rows = []
     for split in ("train", "validation"):
         counts = run["audit"][split]
-        size, density = f"{2 * counts['tokens'] / 1e6:.1f} MB", f"{counts['bytes_per_token']:.2f} bytes"
-        text, tokens = f"{counts['utf8_bytes']:,} bytes", f"{counts['tokens']:,}"
+        size = f"{2 * counts['tokens'] / 1e6:.1f} MB"
+        density = f"{counts['bytes_per_token']:.2f} bytes"
+        text = f"{counts['utf8_bytes']:,} bytes"
+        tokens = f"{counts['tokens']:,}"
         rows.append((f"`{split}.bin`", f"{counts['documents']:,}", text, tokens, density, size))
     head = "file | documents | text | tokens | text per token | size"
     parameters = run["metrics"]["parameters"]
@@ -378,8 +387,11 @@ def default_data() -> str:
 def default_evaluation() -> str:
     """docs/metrics.md: how uncertain and how contaminated the result of the default run is."""
     run = read("default")
-    found, evaluation, clean = run["metrics"], run["evaluation"], run["evaluation"]["clean"]
-    overlapping, apart = found["bits_per_byte"], evaluation["bits_per_byte_non_overlapping"]
+    found = run["metrics"]
+    evaluation = run["evaluation"]
+    clean = run["evaluation"]["clean"]
+    overlapping = found["bits_per_byte"]
+    apart = evaluation["bits_per_byte_non_overlapping"]
     contaminated = f"{100 * found['contaminated_fraction']:.0f} %"
     text = (
         f"The default run, for example, reaches {overlapping:.3f} bits per byte with overlapping windows and "
@@ -405,7 +417,8 @@ def exact() -> str:
     for name, times in found["exact_times_longer"].items():
         median, least, most = (f"{times[key]:.2f}" for key in ("median", "min", "max"))
         rows.append((f"time of a {name}, as a multiple", f"{median} ({least} to {most})"))
-    largest, mean = found["largest_loss_difference_nats"], found["mean_loss_difference_nats"]
+    largest = found["largest_loss_difference_nats"]
+    mean = found["mean_loss_difference_nats"]
     rows.append((f"largest difference of a loss, of {found['scored_tokens']:,} tokens", f"{largest:.1g} nats"))
     rows.append(("mean difference of these losses", f"{mean:.1g} nats"))
     rows.append(("relative difference of a gradient, median", f"{found['median_gradient_difference']:.1g}"))
@@ -506,7 +519,8 @@ def judge() -> str:
     }
     rows = []
     for key, name in names.items():
-        without, with_gains = found[key]["no_gains"], found[key]["with_gains"]
+        without = found[key]["no_gains"]
+        with_gains = found[key]["with_gains"]
         false_nights = f"{100 * without['nights_with_a_false_one']:.1f} %"
         found_gains = f"{with_gains['kept_gains']:.1f} of {found['gains']}"
         false_share = f"{100 * with_gains['false_share_of_kept']:.1f} %"
@@ -535,7 +549,8 @@ def judge_nights() -> str:
 def tokenizing() -> list[Row]:
     """Return MB of text per second of the whole stage, the best alternative first."""
     found = read("tokenizing")
-    version, times = found["versions"], found["times_longer_than_ours"]
+    version = found["versions"]
+    times = found["times_longer_than_ours"]
     peers = {
         "datasets_joined": f"datasets {version['datasets']}, batched map, one row of ids per batch",
         "datasets_batched": f"datasets {version['datasets']}, batched map",
@@ -544,13 +559,15 @@ def tokenizing() -> list[Row]:
         "nanogpt": f"nanoGPT's `prepare.py`, datasets {version['datasets']}",
     }
     rates = {name: f"{rate['median']:.3g} MB/s" for name, rate in found["mb_per_s"].items()}
-    task, ours = f"tokenize {found['text']['utf8_bytes'] / 1e6:,.0f} MB", f"gigatoken {version['gigatoken']}"
+    task = f"tokenize {found['text']['utf8_bytes'] / 1e6:,.0f} MB"
+    ours = f"gigatoken {version['gigatoken']}"
     return [Row(task, f"{ours}: {rates['ours']}", f"{peers[peer]}: {rates[peer]}", times[peer]) for peer in peers]
 
 
 def steps() -> list[Row]:
     """Return tokens per second of training steps, equal formats first."""
-    found, rows = read("train_step"), []
+    found = read("train_step")
+    rows = []
     theirs = f"transformers {found['versions']['transformers']}"
     for question, ours, peer, format_of_ours, peer_in_words in (
         ("30m", "ours, float32", "transformers, float32", "float32", f"{theirs}, float32"),
@@ -598,7 +615,8 @@ def speeds() -> str:
 
 def step() -> str:
     """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
-    rows, found = [], [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
+    rows = []
+    found = [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
     for case in ("ours", "ours, compiled", "ours, float32"):
         rates = [(each["tokens_per_s"].get(case), each["share_of_bf16_peak"].get(case)) for each in found]
         cells = [(f"{rate:,.0f} tokens/s", f"{share['median']:.0%}") if rate else ("–", "–") for rate, share in rates]
@@ -617,7 +635,9 @@ def records() -> str:
 
     A recipe that was trained again for those that were appended to it has a row for each day.
     """
-    found, rows, name = read("speedrun"), [], ""
+    found = read("speedrun")
+    rows = []
+    name = ""
     for row in found["rows"]:
         if again := row.get("runs_of_recipe_before"):
             rows.append(row_of_record(f"{name}, on a later day", again, {}))
@@ -629,7 +649,9 @@ def records() -> str:
 
 def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
     """Return a row of that table."""
-    value, p_value, seconds = change.get("value"), change.get("p_value"), [run["seconds"] for run in runs]
+    value = change.get("value")
+    p_value = change.get("p_value")
+    seconds = [run["seconds"] for run in runs]
     return (
         name, f"{runs[0]['tokens']:,}", f"{min(seconds):.0f} to {max(seconds):.0f}",
         spread([run["bits_per_byte"] for run in runs]), "–" if value is None else f"{value:+.3f}",
@@ -707,7 +729,9 @@ def filled(page: str) -> str:
 
 def main() -> int:
     """Fill in every page, or with --check say which are not up to date, and which fragments are on no page."""
-    check, stale, marked = "--check" in sys.argv, 0, []
+    check = "--check" in sys.argv
+    stale = 0
+    marked = []
     for path in [ROOT / "README.md", ROOT / "data" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         page = path.read_text(encoding="utf-8")
         marked += [match[2] for match in MARKED.finditer(page)]

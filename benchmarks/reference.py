@@ -46,7 +46,8 @@ FILES: dict[str, dict[str, typing.Any]] = {  # name → type; NAME is that of a 
 
 def parameters(file: str) -> list[tuple[str, str, str, str]]:
     """Return for each parameter of a file its name, its type, its value or that of each preset, and its meaning."""
-    comments, rows = comments_of(file), {}
+    comments = comments_of(file)
+    rows = {}
     for name, path, kind, wanted, value in leaves(read_yaml(ROOT / file), FILES[file]):
         row = rows.setdefault(name, {"type": in_words(wanted), "kinds": {}, "values": [], "meanings": []})
         row["kinds"] |= {kind: None} if kind else {}
@@ -63,7 +64,8 @@ def parameters(file: str) -> list[tuple[str, str, str, str]]:
 
 def comments_of(file: str) -> dict[str, str]:
     """Return the comment beside each key of a YAML file, by the key's path."""
-    walked, comments = [], {}
+    walked = []
+    comments = {}
     for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
         if match := re.match(r"((?:  )*)([\w-]+):(?:.*?\s# (.*))?", line):
             walked[len(match[1]) // 2 :] = [match[2]]
@@ -94,9 +96,11 @@ def leaves(value, wanted, name="", path="", kind="") -> Iterator[tuple[str, str,
 
 def in_words(wanted) -> str:
     """Return a type and its range: `integer, at least 1`."""
-    origin, members = typing.get_origin(wanted), typing.get_args(wanted)
+    origin = typing.get_origin(wanted)
+    members = typing.get_args(wanted)
     if origin is typing.Annotated:
-        words, requirement = in_words(members[0]), members[1].requirement
+        words = in_words(members[0])
+        requirement = members[1].requirement
         return f"{words.removesuffix(' or null') if 'null' in requirement else words}, {requirement}"
     if origin is typing.Literal:
         return ", ".join(f"`{each}`" for each in members)
@@ -140,7 +144,8 @@ def describe(name: str, module: str) -> Command:
 
 def parser_of(module: str) -> argparse.ArgumentParser:
     """Return the parser that the `main` of a module builds."""
-    main, parsers = importlib.import_module(module).main, []
+    main = importlib.import_module(module).main
+    parsers = []
 
     def stop(parser, *_):
         parsers.append(parser)

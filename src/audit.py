@@ -127,7 +127,8 @@ def describe_rows(manifest: dict) -> dict:
 
 def warnings_about_validation(num_copies: int, utf8_bytes: list[int]) -> list[str]:
     """Return what makes the validation loss misleading, given the documents that train has too and bytes of all."""
-    num_documents, longest = len(utf8_bytes), max(utf8_bytes)
+    num_documents = len(utf8_bytes)
+    longest = max(utf8_bytes)
     warnings = []
     if num_copies > MAX_COPIES * num_documents:
         share = f"{num_copies / num_documents:.0%} of the validation documents"

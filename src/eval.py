@@ -110,7 +110,8 @@ def metrics_of(details: dict) -> dict[str, float]:
 
 def summary_line(details: dict) -> str:
     """Return the results in one line."""
-    se, documents = details["bits_per_byte_se"] or math.nan, details["documents"]
+    se = details["bits_per_byte_se"] or math.nan
+    documents = details["documents"]
     loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
     lossy = f"; {LOSSY}" if "lossy_tokenizer" in details else ""
     return f"validation: {loss} (standard error {se:.4f} over {documents} documents){lossy}"
@@ -146,7 +147,8 @@ def main(argv: list[str]) -> None:
     # Open the inputs and check that they belong together. Clearing the pages of freed logits again and again would take
     # a third of the time.
     keep_freed_memory()
-    train, validation = open_tokens(paths.train), open_tokens(paths.validation)
+    train = open_tokens(paths.train)
+    validation = open_tokens(paths.validation)
     tokenizer = load_tokenizer(paths.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)

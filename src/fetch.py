@@ -52,7 +52,8 @@ def read_source(name: str) -> ChosenSource:
 
 def read_mixture(source: str, names: tuple[str, ...]) -> tuple[dict[str, ChosenSource], dict[str, float]]:
     """Return the sources of a mixture by name, and their weights. Raise ParamsError for what does not fit."""
-    where, sources = f"{SOURCES}: sources.{source}", {}
+    where = f"{SOURCES}: sources.{source}"
+    sources = {}
     for name in names:
         if name not in read_section(SOURCES, "sources", dict):
             raise ParamsError(f"{where}.fetch.sources names {name!r}, which is not a source of {SOURCES}")
@@ -73,7 +74,9 @@ def parts_of_source(name: str, source: ChosenSource, folder: Path, fetched: dict
 
 def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weights: dict[str, float]) -> list[Part]:
     """Return the validation slices of all sources, their test splits, then the training slices with a weight."""
-    validation, test, train = [], [], []
+    validation = []
+    test = []
+    train = []
     for name, (source, folder, manifest) in fetched.items():
         validation.append(Part(name, "validation", folder, manifest, source.validation))
         if TEST in manifest["splits"]:
@@ -89,7 +92,8 @@ def report(manifest: dict) -> None:
     for split, entry in (manifest["splits"] | held_out).items():
         say(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
         for name, source in entry.get("sources", {}).items():
-            share, passes = source["utf8_bytes"] / entry["utf8_bytes"], source.get("passes", 1.0)
+            share = source["utf8_bytes"] / entry["utf8_bytes"]
+            passes = source.get("passes", 1.0)
             say(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} passes")
     for name, source in manifest["sources"].items():
         for split, entry in source["splits"].items():
@@ -137,7 +141,8 @@ def main(argv: list[str]) -> None:
     if isinstance(fetch, MixtureFetch):
         chosen, weights = read_mixture(source, fetch.sources)
     else:
-        chosen, weights = {source: read_source(source)}, None
+        chosen = {source: read_source(source)}
+        weights = None
 
     # Find the user's own text, and keep it out of Git.
     local_path = Path(read_section(PARAMS, "local", LocalPath).path)

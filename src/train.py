@@ -42,7 +42,9 @@ from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.state import TrainingState
 
 SAVES_PER_INTERVAL = 50  # times that a checkpoint could be saved between two, so that saving takes 2 % of a run
-PARAMS, PRESETS, RUNTIME = "params.yaml", "presets.yaml", "runtime.yaml"
+PARAMS = "params.yaml"
+PRESETS = "presets.yaml"
+RUNTIME = "runtime.yaml"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,7 +165,8 @@ def train(inputs: Inputs, world: World) -> None:
 
     With the flag --until it ends earlier, after the checkpoint of that step.
     """
-    params, runtime = inputs.params, inputs.runtime
+    params = inputs.params
+    runtime = inputs.runtime
     torch.set_flush_denormal(False)  # a library may have turned it on for the process, which changes small numbers
 
     # Build the model, print the size of the run, and resume from the newest intact checkpoint.
@@ -173,7 +176,9 @@ def train(inputs: Inputs, world: World) -> None:
     resume(training, saved)
 
     # Begin to read batches: a function of the seed and the step alone.
-    state, dtype, windows = training.state, training.dtype, training.windows
+    state = training.state
+    dtype = training.dtype
+    windows = training.windows
     batches = step.prefetch(
         windows, range(state.step, params.max_steps), inputs.device, step.rows_of_rank(world, params)
     )
@@ -186,7 +191,8 @@ def train(inputs: Inputs, world: World) -> None:
     # Count the time, and show the run.
     staying = checkpoints.staying_steps(params, runtime.keep_checkpoints)
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
-    last_save, last_save_s = state.measured, 0.0
+    last_save = state.measured
+    last_save_s = 0.0
     with (
         launcher.StopRequest(launcher.is_rank_of_launcher(), world.is_main) as stop,
         Progress(training.plan, state, params, peak_flops) as progress,
@@ -232,7 +238,8 @@ def train(inputs: Inputs, world: World) -> None:
                 if stop_signal or due or is_last or state.step in staying:
                     seconds_before = state.seconds["saving"]
                     save_checkpoint(training, writer, waits=is_last or stop_signal > 0)
-                    last_save, last_save_s = state.measured, state.seconds["saving"] - seconds_before
+                    last_save = state.measured
+                    last_save_s = state.seconds["saving"] - seconds_before
                 if stop_signal:
                     raise stop.interrupted(state.step, stop_signal)
                 if is_last:
@@ -323,7 +330,8 @@ def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
 
     saved: the state that the run continues from, if any.
     """
-    params, device = inputs.params, inputs.device
+    params = inputs.params
+    device = inputs.device
 
     # Results in exact numerics have the same bits for any number of threads.
     threads = ThreadTuner(params.numerics, adapts=params.numerics == "exact" and world.world_size == 1)
@@ -367,7 +375,9 @@ def build(inputs: Inputs, world: World, saved: dict | None) -> Training:
 
 def print_plan(training: Training) -> None:
     """Print the size of the run and warnings, on the main rank."""
-    inputs, plan, world = training.inputs, training.plan, training.state.world
+    inputs = training.inputs
+    plan = training.plan
+    world = training.state.world
     if not world.is_main:
         return
     device = machine.describe_device(inputs.device, training.threads.threads)
@@ -381,7 +391,9 @@ def print_plan(training: Training) -> None:
 
 def resume(training: Training, saved: dict | None) -> None:
     """Continue from a saved state, if there is one; record a segment if the hardware has changed."""
-    inputs, state, world = training.inputs, training.state, training.state.world
+    inputs = training.inputs
+    state = training.state
+    world = training.state.world
     if saved is not None:
         try:
             state.restore(saved)
@@ -396,7 +408,9 @@ def resume(training: Training, saved: dict | None) -> None:
 
 def validate(training: Training, progress: Progress) -> None:
     """Score the validation windows, keep the best weights, and bring curves, metrics and display up to date."""
-    inputs, state, params = training.inputs, training.state, training.inputs.params
+    inputs = training.inputs
+    state = training.state
+    params = training.inputs.params
     state.count_seconds("training")
     step.record_validation(state, step.validation_loss(state, inputs.validation, params, training.dtype), params)
     # In fast numerics on a GPU nothing promises equal bits, and a digest would copy the whole state from it.
@@ -415,7 +429,9 @@ def validate(training: Training, progress: Progress) -> None:
 
 def keep_chosen_weights(training: Training) -> None:
     """Keep the weights of this step if train.keep_weights_at chose it; all ranks call it together."""
-    inputs, state, params = training.inputs, training.state, training.inputs.params
+    inputs = training.inputs
+    state = training.state
+    params = training.inputs.params
     if state.step in params.kept_weights_steps:
         state.count_seconds("training")
         weights = state.weights()
@@ -452,7 +468,8 @@ def save_checkpoint(training: Training, writer: CheckpointWriter, waits: bool) -
 
 def finish(training: Training) -> None:
     """Write the results to <folder>/done, delete checkpoints that do not stay, and print the best validation loss."""
-    inputs, state = training.inputs, training.state
+    inputs = training.inputs
+    state = training.state
     if not state.world.is_main:
         state.weights()  # all ranks gather the weights together
         return

@@ -71,7 +71,8 @@ def ngram_bits(train: bytes, validation: bytes) -> dict[int, float]:
 
 def main() -> None:
     """Record the bits per byte of both."""
-    train, validation = read_text("train"), read_text("validation")
+    train = read_text("train")
+    validation = read_text("validation")
     num_bytes = len(validation) - validation.count(SEPARATOR)
     xz = {
         "alone": 8 * xz_bytes(validation) / num_bytes,

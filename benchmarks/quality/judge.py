@@ -69,14 +69,17 @@ def judged_night(rng: np.random.Generator, effects: np.ndarray, level: Level = n
     former: list[Judgement] = []
     kept_false = kept_gains = 0
     loss = 0.0
-    base, base_losses = "base", rng.normal(loss, 1, MOST_SEEDS)
+    base = "base"
+    base_losses = rng.normal(loss, 1, MOST_SEEDS)
     for number, effect in enumerate(effects, start=1):
-        candidate, losses = str(number), rng.normal(loss + effect, 1, MOST_SEEDS)
+        candidate = str(number)
+        losses = rng.normal(loss + effect, 1, MOST_SEEDS)
         pair = Pair(base, candidate, base, candidate, "", "", 0, 0)
         if judge_change(former, pair, base_losses, losses, level).is_kept:
             kept_gains += bool(effect < 0)
             kept_false += bool(effect >= 0)
-            base, base_losses = candidate, losses
+            base = candidate
+            base_losses = losses
             loss += effect
     seeds_of = {}
     for judged in former:

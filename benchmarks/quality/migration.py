@@ -49,7 +49,8 @@ VALUES = {
     "train.eval_tokens": 2 * STEP_TOKENS,
 }
 KILLS = (20, 32, 56)  # the steps after which a part is killed
-RECORD, PICTURE = RESULTS / "migration.json", RESULTS / "migration.png"
+RECORD = RESULTS / "migration.json"
+PICTURE = RESULTS / "migration.png"
 LOOKS = [(plots.BLUE, "-"), (plots.ORANGE, "--")]  # of the processors, in the order of their first parts
 
 

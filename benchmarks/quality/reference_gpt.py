@@ -24,8 +24,14 @@ from torch import Tensor, nn
 from lm.model.score import score_tokens
 from lm.tokens.tokenfile import TokenFile, open_tokens
 
-BLOCK, BATCH = 64, 12
-PEAK_LR, MIN_LR, WARMUP_STEPS, BETAS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 1e-4, 100, (0.9, 0.99), 0.1, 1.0
+BLOCK = 64
+BATCH = 12
+PEAK_LR = 1e-3
+MIN_LR = 1e-4
+WARMUP_STEPS = 100
+BETAS = (0.9, 0.99)
+WEIGHT_DECAY = 0.1
+GRAD_CLIP = 1.0
 
 
 class Size(NamedTuple):
@@ -114,7 +120,9 @@ def train(train_file: TokenFile, validation: TokenFile, seconds: float, eval_eve
     plain = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=BETAS)
-    step, elapsed, next_eval = 0, 0.0, eval_every_s
+    step = 0
+    elapsed = 0.0
+    next_eval = eval_every_s
     while elapsed < seconds:
         start = time.perf_counter()
         for group in optimizer.param_groups:

@@ -50,7 +50,8 @@ BEFORE_VALIDATION = {
     "sources.torch_headers.validation.split": "train",
     "sources.torch_headers.validation.start_char": NUM_CHARS,
 }
-STEPS_OF_A_TURN, ROUNDS = 4, 90
+STEPS_OF_A_TURN = 4
+ROUNDS = 90
 Step = Callable[[], object]
 
 
@@ -64,7 +65,8 @@ class Recipe:
 
 def read_recipes() -> list[Recipe]:
     """Return the recipes of speedrun.yaml, each with the values of those before it."""
-    recipes, values = [], {}
+    recipes = []
+    values = {}
     for row in yaml.safe_load(RECIPES.read_text()):
         values = values | row["changes"]
         recipes.append(Recipe(row["name"], values))
@@ -93,7 +95,8 @@ def make_step(folder: Path) -> tuple[Step, int]:
     name = read_section(folder / "params.yaml", "model.name", str)
     shape = read_section(folder / "presets.yaml", f"models.{name}", ModelParams)
     train = open_tokens(folder / "data" / "processed_datasets" / "train.bin")
-    model, device = Gemma3Model(shape.config(train.vocab_size), params.numerics), torch.device("cpu")
+    model = Gemma3Model(shape.config(train.vocab_size), params.numerics)
+    device = torch.device("cpu")
     model.init_weights(torch.Generator().manual_seed(1))
     model.document_start_id = None if params.attend_across_documents else train.eot_id
     model.sampling_weights = sampling_weights(train.ids, train.vocab_size)
@@ -138,7 +141,8 @@ def train(folder: Path, num_tokens: int, seed: int) -> dict:
 
 def record(folder: Path, args: argparse.Namespace) -> None:
     """Train every recipe with every seed, or with --append those that are not recorded yet, and write the result."""
-    recipes, busy = read_recipes(), [busy_share()]
+    recipes = read_recipes()
+    busy = [busy_share()]
     kept = recorded_rows(recipes, args) if args.append else []
     rows = train_recipes(folder, recipes[max(0, len(kept) - 1) :], args)
     if kept:
@@ -155,7 +159,8 @@ def record(folder: Path, args: argparse.Namespace) -> None:
 
 def recorded_rows(recipes: list[Recipe], args: argparse.Namespace) -> list[dict]:
     """Return the rows of a result that new recipes can follow; exit if they are of other recipes, time or seeds."""
-    found, names = read_json(RESULT), [each.name for each in recipes]
+    found = read_json(RESULT)
+    names = [each.name for each in recipes]
     recorded = [row["recipe"] for row in found["rows"]]
     if recorded != names[: len(recorded)] or len(recorded) == len(names):
         sys.exit(

@@ -95,7 +95,8 @@ def curve_of_ours(folder: Path, budgets: list[float], seed: int) -> list[dict]:
     """One run for each budget of seconds, from the shortest on; a few seconds measure the speed first."""
     section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
     trial = run_ours(folder, TRIAL_STEPS * section["batch_tokens"], seed)
-    points, speed = [], trial["tokens"] / trial["seconds"]
+    points = []
+    speed = trial["tokens"] / trial["seconds"]
     for budget in sorted(budgets):
         point = {"budget_s": budget, **run_ours(folder, int(budget * MARGIN * speed), seed)}
         point["bits_per_byte"] = bits_per_byte(folder)
@@ -123,7 +124,8 @@ def run_seed(reference: Path, ours: Path, args: argparse.Namespace, seed: int) -
 
 def main() -> None:
     """Prepare the data, run every seed, write the results."""
-    args, busy = parse(), [busy_share()]
+    args = parse()
+    busy = [busy_share()]
     runs = []
     with tempfile.TemporaryDirectory(prefix="time-to-loss-") as name:
         reference = prepare(Path(name) / "reference", {"tokenizers.bpe.vocab_size": REFERENCE_VOCAB_SIZE})

@@ -50,7 +50,8 @@ def main() -> None:
     """Record the text and the seconds of each command."""
     if changed := run(ROOT, f"git status --porcelain {' '.join(DECIDING)}"):
         sys.exit(f"error: the clone would lack uncommitted changes; commit them first:\n{changed}")
-    seconds, texts = {}, {}
+    seconds = {}
+    texts = {}
     with tempfile.TemporaryDirectory(prefix="tutorial-") as temporary:
         clone = Path(temporary) / "clone"
         run(ROOT, f"git clone --quiet . {clone}")

@@ -51,7 +51,8 @@ def score(model: Gemma3Model, tokens: TokenFile, seq_len: int) -> np.ndarray:
 
 def relative_difference(one: Tensor, other: Tensor) -> float:
     """Return the norm of the difference as a part of the norm of `other`."""
-    one, other = one.double(), other.double()
+    one = one.double()
+    other = other.double()
     return float((one - other).norm() / other.norm())
 
 
@@ -93,7 +94,8 @@ def main() -> None:
         score(models[numerics], validation, params.seq_len)
 
     busy = [busy_share()]
-    seconds, times_longer = {}, {}
+    seconds = {}
+    times_longer = {}
     for name, case, rounds in (("step", step, args.rounds), ("validation", validate, args.rounds // 3 or 1)):
         for threads in THREADS:
             cases = {numerics: functools.partial(case, numerics, threads) for numerics in ("fast", "exact")}

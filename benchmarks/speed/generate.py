@@ -35,7 +35,8 @@ def main() -> None:
         generator = torch.Generator().manual_seed(1)
         return list(generate(model, [0], args.new_tokens, generator=generator, use_cache=use_cache))
 
-    ids, same_ids = sample(True), sample(False)
+    ids = sample(True)
+    same_ids = sample(False)
     assert ids == same_ids, f"the cache changed an id: {ids} {same_ids}"
     busy = [busy_share()]
     seconds = interleave({"cached": lambda: sample(True), "not": lambda: sample(False)}, args.rounds)

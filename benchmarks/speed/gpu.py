@@ -95,7 +95,8 @@ PRODUCTS = [  # rows, terms and columns: of weights of gpt2_size, of their gradi
 ]
 QUICK_PRODUCTS = [(64, 32, 48)]
 PRODUCT_S = 0.3  # for which a product is repeated
-NUM_STEPS, QUICK_STEPS = 200, 8
+NUM_STEPS = 200
+QUICK_STEPS = 8
 NUM_EXACT_STEPS = 12
 WARMUP_STEPS = 3  # of the clock: they compile the blocks
 NUM_TEXT_TOKENS = 2_000_000
@@ -198,7 +199,9 @@ def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithm
     # Build the model, its optimizers and its batches.
     torch.compiler.reset()  # a graph of an earlier model would make those of this one take any shape
     params = train_params(case, num_steps, arithmetic)
-    seq_len, batch_size, vocab_size = case.seq_len, case.batch_size, case.vocab_size
+    seq_len = case.seq_len
+    batch_size = case.batch_size
+    vocab_size = case.vocab_size
     config = read_section(ROOT / "presets.yaml", f"models.{case.preset}", ModelParams).config(vocab_size)
     is_exact = params.numerics == "exact"
     dtype = torch.float32 if is_exact else machine.resolve_dtype(params.dtype, device)

@@ -63,7 +63,8 @@ def encoding_of(folder: str):
 
     tokenizer = load_tokenizer(folder)
     specials = {EOT_NAME: tokenizer.eot_id}
-    pattern, ranks = tokenizer.meta["pattern"], tokenizer.ranks
+    pattern = tokenizer.meta["pattern"]
+    ranks = tokenizer.ranks
     return tiktoken.Encoding("peer", pat_str=pattern, mergeable_ranks=ranks, special_tokens=specials), tokenizer.eot_id
 
 
@@ -86,7 +87,8 @@ def nanogpt(files: list[str], tokenizer: str, out: Path) -> None:
 
     dataset = load_files(files, out)
     dataset = dataset.map(process, remove_columns=dataset.column_names, num_proc=PROCESSES)
-    length, start = np.sum(dataset["len"], dtype=np.uint64), 0
+    length = np.sum(dataset["len"], dtype=np.uint64)
+    start = 0
     written = np.memmap(out / "train.bin", dtype=np.uint16, mode="w+", shape=(int(length),))
     for index in range(1024):
         batch = dataset.shard(num_shards=1024, index=index, contiguous=True).with_format("numpy")
@@ -131,7 +133,8 @@ def datatrove(files: list[str], tokenizer: str, out: Path) -> None:
     from datatrove.pipeline.readers import ParquetReader
     from datatrove.pipeline.tokens import DocumentTokenizer
 
-    folder, backend = str(Path(files[0]).parent), str(Path(tokenizer) / "tokenizer.json")
+    folder = str(Path(files[0]).parent)
+    backend = str(Path(tokenizer) / "tokenizer.json")
     options = {"eos_token": EOT_NAME, "shuffle_documents": False, "local_working_dir": str(out / "working")}
     steps = [
         ParquetReader(folder, text_key="text", read_metadata=False, glob_pattern="*.parquet"),
@@ -207,7 +210,9 @@ class Cases:
             write_documents(path, itertools.islice(stories, min(per_file, num_documents - begin)))
             self.files.append(str(path))
         self.utf8_bytes = entry["utf8_bytes"]
-        self.work, self.tokenizer, self.peak_mb = work, tokenizer, {}
+        self.work = work
+        self.tokenizer = tokenizer
+        self.peak_mb = {}
         self.stage = stage_folder(work / "stage")
         whole = {"split": "train", "start_char": 0, "num_chars": None}
         change_params(self.stage, {"data.source": "benchmark", "sources.benchmark.train": whole})
@@ -263,10 +268,13 @@ def measure(args: argparse.Namespace, work: Path) -> None:
     for run in check.all(peers).values():
         run()
     check.digest(["ours", *peers])
-    cases, busy = Cases(work / "cases", tokenizer, args.megabytes), [busy_share()]
+    cases = Cases(work / "cases", tokenizer, args.megabytes)
+    busy = [busy_share()]
     seconds = interleave(cases.all(peers), args.rounds, fewer=dict.fromkeys(SLOW, 1))
     busy.append(busy_share())
-    sha256, megabytes, memory = cases.digest(seconds), cases.utf8_bytes / 1e6, []
+    sha256 = cases.digest(seconds)
+    megabytes = cases.utf8_bytes / 1e6
+    memory = []
     for size in args.memory_megabytes:
         alone = Cases(work / f"memory-{size}", tokenizer, size)
         alone.ours()

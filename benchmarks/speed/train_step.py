@@ -50,7 +50,8 @@ from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.tokens.tokenfile import write_tokens
 from tools.common.hugging_face import hugging_face_config, to_hugging_face
 
-GPT2_VOCAB_SIZE, GEMMA_VOCAB_SIZE = 50_257, 262_144
+GPT2_VOCAB_SIZE = 50_257
+GEMMA_VOCAB_SIZE = 262_144
 SMALL_SHAPE = {  # nanoGPT's 6 layers of width 384, as Gemma 3: 29.9 M parameters
     "n_layer": 6, "n_head": 6, "n_kv_head": 6, "head_dim": 64, "d_model": 384, "d_ff": 1024, "sliding_window": 1024,
     "full_attention_every": 1, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_pre_attn_scalar": 64,
@@ -120,7 +121,8 @@ def work(case: Case, shape: dict, batch: tuple[int, int], steps: int, device: to
     """Take two steps and print the loss of the first; then, for each line read, `steps` steps and the memory so far."""
     if case.keep_freed_memory:
         machine.keep_freed_memory()
-    config, dtype = ModelConfig(**shape), machine.COMPUTE_DTYPES[case.dtype]
+    config = ModelConfig(**shape)
+    dtype = machine.COMPUTE_DTYPES[case.dtype]
     model = build(case, config, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     ids = np.random.default_rng(1).integers(config.vocab_size, size=(batch[0], batch[1] + 1))
@@ -172,7 +174,10 @@ class Worker:
 
 def compare(cases: dict[str, Case], shape: dict, batch: tuple[int, int], args: argparse.Namespace) -> dict:
     """Run rounds of one turn of each case and one look at the peak; the first case is ours."""
-    workers, peaks, device, steps = {}, [], torch.device(args.device), 10 if args.device == "cuda" else 1
+    workers = {}
+    peaks = []
+    device = torch.device(args.device)
+    steps = 10 if args.device == "cuda" else 1
     sizes = (8192,) if args.device == "cuda" else (512, 1024, 2048)  # of square matrices; the best counts
     sizes = (256,) if args.quick else sizes
 
@@ -190,7 +195,8 @@ def compare(cases: dict[str, Case], shape: dict, batch: tuple[int, int], args: a
         for worker in workers.values():
             worker.close()
     del seconds["peak"]
-    tokens, config = batch[0] * batch[1] * steps, ModelConfig(**shape)
+    tokens = batch[0] * batch[1] * steps
+    config = ModelConfig(**shape)
     flop_per_token = flops_per_token(config, batch[1])["total"]
     flops = flop_per_token * tokens
     shares = {
@@ -211,7 +217,8 @@ def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed
     vocab_size = shape["vocab_size"]
     with tempfile.TemporaryDirectory(prefix="train-step-") as name:
         folder = stage_folder(Path(name))
-        dtype, data = ("uint32" if vocab_size > 1 << 16 else "uint16"), folder / "data" / "processed_datasets"
+        dtype = "uint32" if vocab_size > 1 << 16 else "uint16"
+        data = folder / "data" / "processed_datasets"
         ids = np.random.default_rng(1).integers(vocab_size - 1, size=64 * seq_len).astype(dtype)
         tokenizer = {"vocab_size": vocab_size, "eot_id": vocab_size - 1, "sha256": "0"}
         for split in ("train", "validation"):
@@ -234,7 +241,9 @@ def questions(device: str, quick: bool) -> dict[str, tuple[dict, tuple[int, int]
         name: vars(read_section(ROOT / "presets.yaml", f"models.{name}", ModelParams))
         for name in ("gpt2_size", "gemma3_270m")
     }
-    large, gpt2, gemma = presets["gemma3_270m"], {"vocab_size": GPT2_VOCAB_SIZE}, {"vocab_size": GEMMA_VOCAB_SIZE}
+    large = presets["gemma3_270m"]
+    gpt2 = {"vocab_size": GPT2_VOCAB_SIZE}
+    gemma = {"vocab_size": GEMMA_VOCAB_SIZE}
     if device == "cuda":
         shapes = {"gpt2_size": presets["gpt2_size"] | gpt2, "gemma3_270m": large | gemma}
         found = {name: (shape, (32, 1024), GPU_CASES) for name, shape in shapes.items()}
@@ -263,7 +272,8 @@ def main() -> None:
         case, shape, batch, steps, device = args.worker
         return work(Case(**case), shape, batch, steps, torch.device(device))
     machine.keep_freed_memory()  # or the peak of matrix products would be one of page faults
-    busy, found = [busy_share()], {}
+    busy = [busy_share()]
+    found = {}
     for name, (shape, batch, cases) in questions(args.device, args.quick).items():
         if args.only not in (None, name):
             continue

@@ -16,7 +16,8 @@ from tools.common.arguments import tool_parser
 from tools.common.lock import warn_of_changed_code
 from tools.common.paths import MODELS, TOKENIZER
 
-MAGIC, VERSION = b"RLMC", 1
+MAGIC = b"RLMC"
+VERSION = 1
 FIELDS = struct.Struct(">4sBBII8s8s")
 DIGEST_BYTES = 8  # of a SHA-256
 HEADER_BYTES = FIELDS.size + DIGEST_BYTES

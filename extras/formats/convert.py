@@ -70,7 +70,8 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 def open_input(args: argparse.Namespace) -> Stream:
     """Return IN's stream; raise ParamsError if --input_pad_token repeats what IN records, or is missing."""
-    in_format, pad_token = format_of(args.input), args.input_pad_token
+    in_format = format_of(args.input)
+    pad_token = args.input_pad_token
     if in_format == ".bin":
         stream = bin_stream(args.input)
     else:
@@ -108,7 +109,9 @@ def checked_with_progress(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
 
 def write_output(args: argparse.Namespace, stream: Stream, meta: dict) -> int:
     """Write the stream in the format that OUT's name gives; return the padding in tokens."""
-    chunks, dtype, out_format = checked_with_progress(stream, meta), meta["dtype"], format_of(args.output)
+    chunks = checked_with_progress(stream, meta)
+    dtype = meta["dtype"]
+    out_format = format_of(args.output)
     described = {key: meta[key] for key in meta if key not in ("format_version", "dtype", "tokens")}
     if out_format == ".bin":
         write_tokens(args.output, chunks, dtype, lambda: described)
@@ -122,8 +125,11 @@ def write_output(args: argparse.Namespace, stream: Stream, meta: dict) -> int:
 
 def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
     """Read a stream once and return its sidecar; without a byte-level vocabulary, characters and bytes are None."""
-    dtype, eot_id = tokenizer.meta["dtype"], tokenizer.eot_id
-    digest, counts, last_id = hashlib.sha256(), np.zeros(tokenizer.vocab_size, np.int64), None
+    dtype = tokenizer.meta["dtype"]
+    eot_id = tokenizer.eot_id
+    digest = hashlib.sha256()
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
+    last_id = None
     for ids in narrowed(stream.blocks(), dtype, tokenizer.vocab_size, stream.path):
         digest.update(ids.data)
         counts += np.bincount(ids, minlength=len(counts))

@@ -47,7 +47,10 @@ class NpyTokensDataset(Dataset):
                 raise ParamsError(f"{name} is {value}; it must be at least 1")
         if length is not None and seed is None:
             raise ParamsError(f"length is {length} without a seed; only a random dataset has its own length")
-        self.path, self.seq_len, self.seed, self.length = path, seq_len, seed, length
+        self.path = path
+        self.seq_len = seq_len
+        self.seed = seed
+        self.length = length
         self.stride = stride if stride is not None else seq_len if seed is None else 1
         ids = open_npy(Path(path))
         self.num_tokens = count_tokens(Path(path), ids)
@@ -86,7 +89,8 @@ class NpyTokensDataset(Dataset):
             window = np.array([self._random_window(i) for i in window.tolist()], np.int64)
         row, place = np.divmod(window, self._windows.shape[1])
         windows = self._windows[row, place].astype(np.int64)
-        x, y = windows[:, :-1], windows[:, 1:]
+        x = windows[:, :-1]
+        y = windows[:, 1:]
         target = row[:, None] * self.row_length + place[:, None] * self.stride + 1 + np.arange(self.seq_len)
         if target.max() >= self.num_tokens:
             y = np.where(target < self.num_tokens, y, IGNORED)

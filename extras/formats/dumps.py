@@ -23,7 +23,9 @@ from lm.core.files import atomic_folder, check_types, read_json, sha256_file, wr
 from lm.tokens.tokenfile import DTYPES, make_sidecar
 
 TOKENIZE_AGAIN = "restore the folder or tokenize again"
-META, PROVENANCE, TOKENIZER = "dump-meta_data.json", "dump-provenance.yaml", "tokenizer"
+META = "dump-meta_data.json"
+PROVENANCE = "dump-provenance.yaml"
+TOKENIZER = "tokenizer"
 DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
 
 
@@ -54,7 +56,8 @@ def open_dumps(folder: Path) -> DumpFolder:
         problem = f"{META} and the dumps in the folder differ in {differing}"
         raise IntegrityError(f"{folder}: {problem}; {TOKENIZE_AGAIN}")
     names = sorted(numbers, key=numbers.__getitem__)
-    form, advice = {"num_samples": int, "num_tokens": int}, "no num_samples and num_tokens for each file"
+    form = {"num_samples": int, "num_tokens": int}
+    advice = "no num_samples and num_tokens for each file"
     check_types(folder / META, entries, {str: form}, f"{advice}; {TOKENIZE_AGAIN}")
     dumps = [(folder / name, entries[name]["num_samples"], entries[name]["num_tokens"]) for name in names]
     provenance = read_json(folder / PROVENANCE, TOKENIZE_AGAIN) if (folder / PROVENANCE).exists() else None
@@ -147,7 +150,9 @@ def write_dumps(
     A shorter last sample is filled up with `pad_token` if it has at least min_sample_length tokens, else it
     is left out and counted. `describe()` is called after the last chunk, as for write_tokens.
     """
-    digest, left_out_tokens, shortest = hashlib.sha256(), 0, min(min_sample_length, seq_len)
+    digest = hashlib.sha256()
+    left_out_tokens = 0
+    shortest = min(min_sample_length, seq_len)
 
     def kept_samples() -> Iterator[np.ndarray]:
         """Yield the samples that are long enough, and count the tokens of the others."""
@@ -159,9 +164,12 @@ def write_dumps(
             digest.update(np.ascontiguousarray(sample, DTYPES[dtype]).data)
             yield sample
 
-    entries, samples = {}, kept_samples()
+    entries = {}
+    samples = kept_samples()
     for first in samples:
-        path, num_samples, num_tokens = folder / f"dump-{len(entries)}.pkl", 0, 0
+        path = folder / f"dump-{len(entries)}.pkl"
+        num_samples = 0
+        num_tokens = 0
         # Protocol 2 pickles a list as a header of 2 bytes, the list and a stop of 1 byte; without those it can be
         # appended to a list around it. The bytes are the same in every Python version.
         with open(path, "wb") as file:
@@ -169,7 +177,8 @@ def write_dumps(
             for sample in itertools.chain([first], itertools.islice(samples, max_dump_size - 1)):
                 ids = sample.tolist() + [pad_token] * (seq_len - len(sample))
                 file.write(pickle.dumps(ids, protocol=2)[2:-1] + pickle.APPEND)
-                num_samples, num_tokens = num_samples + 1, num_tokens + len(sample)
+                num_samples = num_samples + 1
+                num_tokens = num_tokens + len(sample)
             file.write(pickle.STOP)
         entries[path.name] = {"num_samples": num_samples, "num_tokens": num_tokens}
     if not entries:

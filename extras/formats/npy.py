@@ -34,7 +34,8 @@ def open_npy(path: Path) -> np.ndarray:
         raise IntegrityError(f"{path}: not a complete .npy array of integers ({error}); write it again") from None
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
         raise IntegrityError(f"{path}: holds {ids.ndim}-D {ids.dtype}; it must hold 1-D or 2-D integers")
-    size, expected = path.stat().st_size, ids.offset + ids.nbytes
+    size = path.stat().st_size
+    expected = ids.offset + ids.nbytes
     if size != expected:
         raise IntegrityError(f"{path}: {size} bytes, its header says {expected}; write it again")
     if ids.size == 0:
@@ -57,7 +58,8 @@ def count_tokens(path: Path, ids: np.ndarray) -> int:
 def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
     """Return the stream of X.npy; `pad_token` (None: none) pads the ends of rows in a file without a sidecar."""
     ids = open_npy(path)
-    num_tokens, has_sidecar = count_tokens(path, ids), npy_sidecar_path(path).exists()
+    num_tokens = count_tokens(path, ids)
+    has_sidecar = npy_sidecar_path(path).exists()
     num_rows, row_length = ids.shape if ids.ndim == 2 else (ids.size, 1)
     if pad_token is not None and (has_sidecar or ids.ndim == 1):
         raise ParamsError(f"{path}: a padding id is only for 2-D files without a sidecar; leave it out")
@@ -80,7 +82,8 @@ def write_npy(path: Path, chunks: Iterable[np.ndarray], meta: dict, row_length: 
 
     row_length None gives (N,), else (R, row_length), and end-of-text ids fill up the last row.
     """
-    num_tokens, dtype = meta["tokens"], DTYPES[meta["dtype"]]
+    num_tokens = meta["tokens"]
+    dtype = DTYPES[meta["dtype"]]
     padding = -num_tokens % row_length if row_length else 0
     shape = (-(-num_tokens // row_length), row_length) if row_length else (num_tokens,)
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

@@ -69,7 +69,8 @@ def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Pa
 
 def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
     """Yield the stream's ids in the sidecar's dtype; raise IntegrityError after the last if it describes others."""
-    digest, num_tokens = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    num_tokens = 0
     for ids in narrowed(stream.blocks(), meta["dtype"], meta["tokenizer"]["vocab_size"], stream.path):
         digest.update(ids.data)
         num_tokens += len(ids)

@@ -112,7 +112,8 @@ def reject_overlap(text_slice: Slice, file_sha256: str, folder: Path) -> None:
     if not stream.get("slice"):
         raise IntegrityError(f"--disjoint_from {folder}: names no range of characters; tokenize it again")
     other = Slice(**stream["slice"])
-    first, end = max(text_slice.start_char, other.start_char), min(text_slice.end_char, other.end_char)
+    first = max(text_slice.start_char, other.start_char)
+    end = min(text_slice.end_char, other.end_char)
     if stream["source"]["sha256"] == file_sha256 and first < end:
         held = f"characters {first} to {'the end' if end == math.inf else end} of the same file"
         raise ParamsError(f"--disjoint_from {folder}: holds {held} too; move --starting_character or shorten a range")
@@ -129,7 +130,8 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     write_manifest(raw, args.data_file.name, {args.data_file.name: {}}, {SPLIT: entry}, {})
 
     # Choose the range, which ends with the file at the latest.
-    file_sha256, num_chars = sha256_file(args.data_file), entry["characters"]
+    file_sha256 = sha256_file(args.data_file)
+    num_chars = entry["characters"]
     if args.starting_character >= num_chars:
         begins = f"--starting_character is {args.starting_character}"
         raise DataError(f"{begins}; it must be below the {num_chars} characters of {args.data_file}")
@@ -149,7 +151,8 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
         raise ParamsError(f"--pad_token is {pad_token}; it must be {wanted} {tokenizer.eot_id}")
 
     # Encode the documents and write the dumps.
-    chunks, counts = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size), TextCounts()
+    chunks = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size)
+    counts = TextCounts()
     total = int(min(text_slice.end_char, num_chars)) - text_slice.start_char
     source = {"name": args.data_file.name, "sha256": file_sha256}
     return write_dumps(
@@ -165,7 +168,8 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
 
 
 def report(provenance: dict, folder: Path) -> None:
-    stream, padding = provenance["stream"], provenance["padding_tokens"]
+    stream = provenance["stream"]
+    padding = provenance["padding_tokens"]
     print(f"{folder}: {stream['documents']:,} documents, {stream['characters']:,} characters")
     print(f"Total number of files: {len(provenance['files'])}")
     print(f"Total number of samples: {provenance['samples']:,} of {provenance['seq_len']:,}")

@@ -19,7 +19,9 @@ def read_config(path: Path) -> Gemma3TextConfig:
     """Return the shape of a file as llama.cpp reads it (src/models/gemma3.cpp)."""
     entries = {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
     shape = {name.removeprefix("gemma3."): value for name, value in entries.items() if name.startswith("gemma3.")}
-    width, n_head, n_layer = shape["embedding_length"], shape["attention.head_count"], shape["block_count"]
+    width = shape["embedding_length"]
+    n_head = shape["attention.head_count"]
+    n_layer = shape["block_count"]
     slides = shape.get("attention.sliding_window_pattern", [False] * n_layer)
     base = shape["rope.freq_base"]
     return Gemma3TextConfig(

@@ -64,15 +64,18 @@ def describe_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
 
 def kind_of(rules: dict) -> str:
     """Return "gpt2" or "llama" for the content of a tokenizer.json; raise ValueError if neither has the same rules."""
-    model, cut = rules["model"], rules["pre_tokenizer"] or {}
+    model = rules["model"]
+    cut = rules["pre_tokenizer"] or {}
     if model["type"] != "BPE" or any(model[name] for name in ABSENT):
         raise ValueError(f"its model is {model['type']} with rules of its own; it must be plain BPE")
     # The normalizer replaces all spaces, so a pre-tokenizer that cuts at spaces cuts nothing.
     keeps_texts_whole = not cut or cut.get("pattern") == {"String": " "}
     if cut.items() >= GPT2_PIECES.items() and rules["normalizer"] is None:
-        kind, needed = "gpt2", BYTE_CHARACTERS
+        kind = "gpt2"
+        needed = BYTE_CHARACTERS
     elif rules["normalizer"] == SPACES_AS_BARS and keeps_texts_whole and model["byte_fallback"]:
-        kind, needed = "llama", BYTE_TOKENS
+        kind = "llama"
+        needed = BYTE_TOKENS
     else:
         raise ValueError("it cuts texts otherwise; it must have the pre-tokenizer gpt2, or ▁ for spaces as in Gemma")
     if missing := set(needed) - model["vocab"].keys():
@@ -120,7 +123,8 @@ def merge_scores(merges: list[tuple[str, str]]) -> dict[str, float]:
 
     Raise ValueError if the merges into one token are not next to each other: it has one score.
     """
-    scores, last = {}, ""
+    scores = {}
+    last = ""
     for rank, (left, right) in enumerate(merges):
         token = left + right
         if token != last and token in scores:
@@ -134,7 +138,8 @@ def check_splits(tokens: list[str], texts: Set[str], merges: set[tuple[str, str]
     """Raise ValueError if two of `texts`, or characters, together have the text of a token but are not merged."""
     for token in tokens:
         for middle in range(1, len(token)):
-            left, right = token[:middle], token[middle:]
+            left = token[:middle]
+            right = token[middle:]
             both = (len(left) == 1 or left in texts) and (len(right) == 1 or right in texts)
             if both and (left, right) not in merges:
                 raise ValueError(f"it never merges {left!r} and {right!r} into its token {token!r}")

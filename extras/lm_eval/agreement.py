@@ -38,7 +38,8 @@ def score_continuation(
     As in lm-eval, the context ends before its trailing white space and has as many tokens as by itself.
     """
     tokens = tokens_of(tokenizer, context + continuation)
-    num_context, num_tokens = len(tokenizer.encode(context.rstrip())), len(tokens.ids)
+    num_context = len(tokenizer.encode(context.rstrip()))
+    num_tokens = len(tokens.ids)
     seq_len = min(seq_len, num_tokens)
     losses = score_windows(model, tokens, np.array([num_tokens - seq_len]), seq_len, torch.float32)[0]
     return losses[num_context - num_tokens :]

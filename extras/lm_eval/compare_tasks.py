@@ -121,7 +121,10 @@ def main(argv: list[str]) -> None:
     if args.document and not any(args.document in doc for doc in fields.values()):
         found = "; ".join(f"{name} has {', '.join(doc)}" for name, doc in fields.items())
         raise ParamsError(f"--document is {args.document}; it must be a field of a task; {found}")
-    rows, counts, differences, warnings = [], [], [], []
+    rows = []
+    counts = []
+    differences = []
+    warnings = []
     for folder, tasks in zip(args.folders[1:], others, strict=True):
         for name in [name for name in first if name in tasks]:
             cells, count, difference, correlation = compare_items(

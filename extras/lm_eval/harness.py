@@ -35,7 +35,8 @@ class ExportedModel(HFLM):
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each text in nats; its windows do not overlap, the last one moved back."""
-        counts, windows = [], []
+        counts = []
+        windows = []
         for request in requests:
             ids = self.tok_encode(request.args[0], add_special_tokens=False)
             pairs = list(get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1))

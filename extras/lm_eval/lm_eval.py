@@ -134,7 +134,8 @@ def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[s
     `suffix` is added to the names of the files.
     """
     record = read_json(export / RECORD, "name a folder that `python src export_hf` wrote")
-    harness, seq_len = load_harness(), record["seq_len"]
+    harness = load_harness()
+    seq_len = record["seq_len"]
     model = read_checked(export) if args.check else None  # before the tasks, which can take hours
     folder = args.task_folder and args.task_folder.resolve()
     results = harness.run_tasks(export.resolve(), seq_len, folder, args.tasks, args.limit)

@@ -126,7 +126,8 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 @exit_with_status
 def main(argv: list[str]) -> None:
     args = parse(argv)
-    folder, rng = args.folder.resolve(), np.random.default_rng(args.seed)
+    folder = args.folder.resolve()
+    rng = np.random.default_rng(args.seed)
 
     # Draw documents; they stay in order.
     texts = read_texts(args.source, args.column)

@@ -45,8 +45,10 @@ def curve(name: str) -> dict[str, list[float]]:
 
 def gather() -> dict:
     """Return the variables of page.html.j2."""
-    params, presets = read_yaml(paths.PARAMS), read_yaml(paths.PRESETS) | read_yaml(paths.SOURCES)
-    model, evaluation = read(paths.MODEL), read(paths.EVALUATION_DETAILS)
+    params = read_yaml(paths.PARAMS)
+    presets = read_yaml(paths.PRESETS) | read_yaml(paths.SOURCES)
+    model = read(paths.MODEL)
+    evaluation = read(paths.EVALUATION_DETAILS)
 
     # An evaluation belongs to the weights whose hash it names; during a run there are none.
     best = model.get("best", {}).get("sha256", "")
@@ -58,7 +60,8 @@ def gather() -> dict:
     tables |= {str(paths.EVALUATION_DETAILS): evaluation, f"{paths.MODEL}, training": model.get("training", {})}
 
     # A run ends with a validation, whose tokens model.json has; train.max_tokens is only the most that it may see.
-    validation, last = curve("validation"), model.get("last", {})
+    validation = curve("validation")
+    last = model.get("last", {})
     is_trained = bool(validation) and validation["tokens"][-1] == last.get("tokens_seen")
 
     chosen = [name.partition(".")[2] for name in selected_presets(params, presets)]
@@ -111,7 +114,8 @@ def difference_row(found: Difference) -> tuple:
 
 def pictures(is_evaluated: bool) -> list[dict]:
     """Draw training as far as it has come, and read the pictures of the evaluation if they are of this model."""
-    train, validation = curve("training"), curve("validation")
+    train = curve("training")
+    validation = curve("validation")
     pictures = []
     if train or validation:
         png = plots.to_png(plots.training_figure(train, validation))
@@ -135,7 +139,8 @@ def parameters(params: dict, presets: dict) -> list[tuple[str, str]]:
 
 def hashes(model: dict) -> list[tuple[str, str]]:
     """Return the SHA-256 of each file that the model was made from, as model.json and the sidecars record them."""
-    train, validation = read(paths.TRAIN_SIDECAR), read(paths.VALIDATION_SIDECAR)
+    train = read(paths.TRAIN_SIDECAR)
+    validation = read(paths.VALIDATION_SIDECAR)
     chain = {
         paths.MANIFEST: sha256_file(paths.MANIFEST) if paths.MANIFEST.exists() else None,
         paths.TOKENIZER_META: train.get("tokenizer", {}).get("sha256"),
@@ -151,7 +156,8 @@ def hashes(model: dict) -> list[tuple[str, str]]:
 def commit() -> str:
     """Return HEAD and the number of files that differ from it."""
     try:
-        head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+        head = git("rev-parse", "HEAD")
+        changes = git("status", "--porcelain")
     except EnvironmentFailure as error:
         return f"unknown: {error}"
     if head is None or changes is None:

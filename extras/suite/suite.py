@@ -58,7 +58,8 @@ def inputs_of(models: Path) -> dict:
 
 def evaluate(models: Path, evaluation: Path) -> None:
     """Run the stage eval on a checkpoint, unless it has; raise UserError with its exit code if it fails."""
-    inputs, recorded = inputs_of(models), evaluation / "inputs.json"
+    inputs = inputs_of(models)
+    recorded = evaluation / "inputs.json"
     if recorded.exists() and read_json(recorded) == inputs:
         return
     flags = {"models": models, "train": TRAIN, "validation": VALIDATION, "tokenizer": TOKENIZER, "audit": AUDIT}
@@ -74,7 +75,8 @@ def evaluate(models: Path, evaluation: Path) -> None:
 
 def row_of(models: Path, evaluation: Path) -> dict:
     """Return a row of the table; raise IntegrityError if the evaluation is of another model."""
-    best, details = read_json(models / RECORD)["best"], read_json(evaluation / "details.json")
+    best = read_json(models / RECORD)["best"]
+    details = read_json(evaluation / "details.json")
     weights = best["sha256"][:WEIGHTS_DIGITS]
     if details["weights_sha256"] != weights:
         raise IntegrityError(f"{evaluation}: is about other weights than {models} has; run `dvc repro eval`")

@@ -103,12 +103,15 @@ def plan_ranks(
     path = raw / manifest["splits"][text_slice.split]["path"]
     ranks = []
     for number, group in enumerate(_groups(_place(path, text_slice), num_ranks)):
-        begin, end = group[0].begin, group[-1].end
+        begin = group[0].begin
+        end = group[-1].end
         first = max(begin, text_slice.start_char)
         num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
         local = Slice(text_slice.split, first - begin, num_chars)
         ranks.append(Rank(number, range(group[0].number, group[-1].number + 1), local))
-    raw, tokenizer, folder = raw.resolve(), tokenizer.resolve(), folder.resolve()
+    raw = raw.resolve()
+    tokenizer = tokenizer.resolve()
+    folder = folder.resolve()
     return RankJob(raw, tokenizer, folder, text_slice, chunk_chars, manifest, source, ranks)
 
 
@@ -118,7 +121,8 @@ def _place(path: Path, text_slice: Slice) -> list[Placed]:
     sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
     if text_slice.start_char == 0 and text_slice.num_chars is None:
         return [Placed(number, size) for number, size in enumerate(sizes)]
-    placed, position = [], 0
+    placed = []
+    position = 0
     for number, size in enumerate(sizes):
         begin = position
         for batch in iter_batches(path, [TEXT], row_groups=range(number, number + 1)):
@@ -164,7 +168,8 @@ def is_finished(path: Path, origin: dict) -> bool:
 def tokenize_rank(job: RankJob, rank: Rank) -> None:
     """Tokenize a rank's row groups unless that is done; raise DataError if one is damaged, by its checksums."""
     tokenizer = load_tokenizer(job.tokenizer)
-    path, origin = job.path(rank), origin_of(job, rank, describe_encoder(tokenizer))
+    path = job.path(rank)
+    origin = origin_of(job, rank, describe_encoder(tokenizer))
     if is_finished(path, origin):
         return
     path.unlink(missing_ok=True)  # an old file would not match the new sidecar
@@ -197,7 +202,8 @@ def join_ranks(job: RankJob, out: Path) -> dict:
 
     Raise IntegrityError if a rank's bytes have changed since it wrote them, NoDocument if the ranks hold no id.
     """
-    tokenizer, total = load_tokenizer(job.tokenizer), TextCounts()
+    tokenizer = load_tokenizer(job.tokenizer)
+    total = TextCounts()
     records = [(job.path(rank), read_json(sidecar_path(job.path(rank)))) for rank in job.ranks]
     if not any(record["tokens"] for _, record in records):
         lacking = f"no document of split {job.slice.split!r} begins in characters"

@@ -28,7 +28,8 @@ from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
 from tools.common.paths import PARAMS, RAW, RUNTIME, SOURCES, TOKENIZER, TRAIN, VALIDATION
 
-STAGES, OUTPUTS = {"train": "tokenize_train", "validation": "tokenize_val"}, {"train": TRAIN, "validation": VALIDATION}
+STAGES = {"train": "tokenize_train", "validation": "tokenize_val"}
+OUTPUTS = {"train": TRAIN, "validation": VALIDATION}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -84,7 +85,8 @@ def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
     if kind == "local":
         options = {"workers": min(workers or os.cpu_count() or 1, len(job.ranks)), **options}
     else:  # the job's shell knows neither this Python nor this code
-        python, code = Path(sys.executable).parent, f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        python = Path(sys.executable).parent
+        code = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
         paths = f"PATH={shlex.quote(str(python))}:$PATH PYTHONPATH={shlex.quote(code)}:$PYTHONPATH"
         limit = {} if workers is None else {"workers": workers}
         options = {"env_command": f"export {paths}", "job_name": "tokenize", **limit, **options}
@@ -102,10 +104,12 @@ def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
 @exit_with_status
 def main(argv: list[str]) -> None:
     args = parse(argv)
-    text_slice, chunk_chars = read_slice(args.split), read_section(RUNTIME, "tokenize.chunk_chars", int)
+    text_slice = read_slice(args.split)
+    chunk_chars = read_section(RUNTIME, "tokenize.chunk_chars", int)
     if chunk_chars < 1:
         raise ParamsError(f"{RUNTIME}: tokenize.chunk_chars is {chunk_chars}; it must be at least 1")
-    folder, out = Path("ranks", args.split), OUTPUTS[args.split]
+    folder = Path("ranks", args.split)
+    out = OUTPUTS[args.split]
     with output_lock(out):
         # Divide the files among the ranks and run those that are not finished.
         job = plan_ranks(RAW, TOKENIZER, text_slice, folder, chunk_chars, args.ranks)

@@ -26,7 +26,8 @@ def document_sources(tokens: TokenFile) -> list[str]:
 def describe_documents(tokens: TokenFile, tokenizer: Tokenizer, sources: list[str], start: int, end: int) -> list[str]:
     """Return a line on each document that tokens start … end - 1 of the stream touch: number, place and first words."""
     first = np.searchsorted(tokens.spans[:, 1], start, side="right")
-    last, lines = np.searchsorted(tokens.spans[:, 0], end), []
+    last = np.searchsorted(tokens.spans[:, 0], end)
+    lines = []
     before = max(0, first - 1)  # the documents on both sides, because many begin with the same lines
     words = previews(tokens, tokenizer, tokens.spans[before : last + 1])[first - before :]
     for document, (begin, stop) in enumerate(tokens.spans[first:last].tolist(), int(first)):

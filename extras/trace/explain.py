@@ -37,9 +37,11 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
     """Return lines on each window: position, documents, text, and the last target, which is not an input."""
     rows = range(windows.batch_size) if args.row is None else [args.row]
     starts, (inputs, targets) = windows.starts(args.step), windows.batch(args.step)
-    lines, sources = [], document_sources(tokens)
+    lines = []
+    sources = document_sources(tokens)
     for row in rows:
-        start, end = int(starts[row]), int(starts[row]) + windows.seq_len
+        start = int(starts[row])
+        end = int(starts[row]) + windows.seq_len
         epoch = windows.epoch_of(args.step * windows.batch_size + row)
         lines += [f"row {row}, epoch {epoch}, tokens {start:,} to {end - 1:,} of {len(tokens.ids):,}"]
         lines += [f"  {line}" for line in describe_documents(tokens, tokenizer, sources, start, end)]
@@ -59,7 +61,8 @@ def main(argv: list[str]) -> None:
     ):
         if not 0 <= value < end:
             raise ParamsError(f"--{option} is {value}; it must be from 0 to {end - 1}, the {end} {what}")
-    tokens, tokenizer = open_tokens(args.train), load_tokenizer(args.tokenizer)
+    tokens = open_tokens(args.train)
+    tokenizer = load_tokenizer(args.tokenizer)
     check_tokenizer(tokens, tokenizer.sha256)
     windows = TokenWindows(tokens.ids, params.seq_len, params.batch_size, params.seed)
     seen = args.step * params.batch_tokens

@@ -69,7 +69,8 @@ def choose(copies: list[Copy], ids: np.ndarray, min_tokens: int, tokenizer: Toke
 
     Each has min_tokens tokens that no longer one has, and no longer one contains its text.
     """
-    chosen, is_listed = [], np.zeros(len(ids), bool)
+    chosen = []
+    is_listed = np.zeros(len(ids), bool)
     for copy in sorted(copies, key=lambda copy: (-copy.length, copy.count)):
         span = slice(copy.begin, copy.end)
         if (~is_listed[span]).sum() >= min_tokens:
@@ -134,13 +135,16 @@ def trace(
 def main(argv: list[str]) -> None:
     """Print the spans of a text that the training data contains."""
     args = parse(argv)
-    record, tokens, tokenizer = read_json(MODEL), open_tokens(TRAIN), load_tokenizer(TOKENIZER)
+    record = read_json(MODEL)
+    tokens = open_tokens(TRAIN)
+    tokenizer = load_tokenizer(TOKENIZER)
     check_types(MODEL, record, RECORD, "run `dvc repro`; a model that was imported has no record of its training")
     check_tokenizer(tokens, tokenizer.sha256)
     if record["data_sha256"]["train"] != tokens.meta["sha256"]:
         raise IntegrityError(f"{MODEL}: trained with another {TRAIN}; run `dvc repro`")
 
-    last, best_step = record["last"], record["best"]["step"]
+    last = record["last"]
+    best_step = record["best"]["step"]
     if args.steps is None and best_step == 0:
         found = "the best weights are those before the first step, which have read nothing"
         raise ParamsError(f"{MODEL}: {found}; give --steps, from 1 to {last['step']}")

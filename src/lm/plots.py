@@ -101,7 +101,8 @@ def smooth(values: list[float], fraction: float = SMOOTHED_FRACTION) -> np.ndarr
     """
     i = np.arange(len(values))
     half = np.minimum(i, round(len(values) * fraction / 2))
-    first, last = i - half, np.minimum(i + half + 1, len(values))
+    first = i - half
+    last = np.minimum(i + half + 1, len(values))
     sums = np.concatenate([[0], np.cumsum(values)])
     return (sums[last] - sums[first]) / (last - first)
 
@@ -190,7 +191,8 @@ def draw_gradient_norm(axes: Axes, train: dict) -> None:
 
 def draw_loss_by_position(axes: Axes, curve: dict) -> None:
     """Draw the mean loss against the number of tokens of context; the last tick is the window's length."""
-    x, y = curve["context_tokens"], curve["nats_per_token"]
+    x = curve["context_tokens"]
+    y = curve["nats_per_token"]
     axes.plot(x, y, color=BLUE, marker="o", markersize=5)
     axes.set_xscale("log", base=2)
     # Label from the right and leave out what would overlap: a label is up to 0.5 inches wide.
@@ -222,7 +224,8 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
         if group.any():
             mean = nats[group].sum() / math.log(2) / utf8_bytes[group].sum()
             label = f"{name}: {group.sum()} documents, {mean:.3f} bits per byte"
-            x, y = fractions[group], bits_per_byte[group]
+            x = fractions[group]
+            y = bits_per_byte[group]
             axes.scatter(
                 x, y, areas[group], color, marker=marker, alpha=0.45, edgecolors=color, linewidths=0.8, label=label
             )

@@ -46,20 +46,23 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def stream_text(tokenizer: Tokenizer, prompt_ids: list[int], ids: Iterable[int]) -> Iterator[str]:
     """Yield the text of the ids that follow a prompt; a character of several tokens comes with its last token."""
     # The text of a token can depend on the one before it, so those that were shown last are decoded again.
-    shown, waiting = prompt_ids, []
+    shown = prompt_ids
+    waiting = []
     for token_id in ids:
         waiting.append(token_id)
         text = added_text(tokenizer, shown, waiting)
         if text and not text.endswith(UNFINISHED):
             yield text
-            shown, waiting = waiting, []
+            shown = waiting
+            waiting = []
     if waiting:
         yield added_text(tokenizer, shown, waiting)
 
 
 def added_text(tokenizer: Tokenizer, shown: list[int], waiting: list[int]) -> str:
     """Return the text that `waiting` adds to that of `shown`."""
-    before, after = tokenizer.decode(shown), tokenizer.decode(shown + waiting)
+    before = tokenizer.decode(shown)
+    after = tokenizer.decode(shown + waiting)
     if after.startswith(before):
         return after[len(before) :]
     return tokenizer.decode(waiting)  # invalid UTF-8 changed how the bytes before it decode
@@ -81,13 +84,15 @@ def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int
 
 def print_sample(model: Gemma3Model, tokenizer: Tokenizer, seed: int, args) -> None:
     """Print the prompt and its continuation token by token, then a summary on stderr."""
-    prompt_ids, eot_id = [tokenizer.eot_id, *tokenizer.encode(args.prompt)], tokenizer.eot_id
+    prompt_ids = [tokenizer.eot_id, *tokenizer.encode(args.prompt)]
+    eot_id = tokenizer.eot_id
     ids, counted = itertools.tee(sample_ids(model, prompt_ids, seed, eot_id, args))
     start = time.perf_counter()
     text = stream_text(tokenizer, prompt_ids, itertools.takewhile(lambda i: i != eot_id, ids))
     for piece in itertools.chain([well_formed(args.prompt)], text, ["\n"]):
         print(piece, end="", flush=True)
-    seconds, counted = time.perf_counter() - start, list(counted)
+    seconds = time.perf_counter() - start
+    counted = list(counted)
     limit = "max_new_tokens" if len(counted) == args.max_new_tokens else "the model's max_seq_len"
     end = "ended by itself" if counted[-1:] == [eot_id] else f"cut at {limit}"
     rate = len(counted) / seconds

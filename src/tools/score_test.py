@@ -80,7 +80,8 @@ def open_test(source: str) -> dict:
 
     Raise ParamsError if no test split is asked for, IntegrityError if the stage fetch has not run since it was.
     """
-    asks, manifest = asks_for_test(source), open_manifest(RAW)
+    asks = asks_for_test(source)
+    manifest = open_manifest(RAW)
     if manifest["source"] != source:
         found = f"has the text of {manifest['source']}, but data.source is {source}"
         raise IntegrityError(f"{MANIFEST}: {found}; run `dvc repro`")
@@ -99,7 +100,8 @@ def open_test(source: str) -> dict:
 
 def tokenize(manifest: dict, tokenizer: Tokenizer) -> tuple[TokenFile, np.ndarray]:
     """Return the tokens of the test split, in memory, and the UTF-8 bytes (D,) int64 of its documents."""
-    manifest, whole = manifest_of_test(manifest), Slice(TEST, 0, None)
+    manifest = manifest_of_test(manifest)
+    whole = Slice(TEST, 0, None)
     counts = TextCounts()
     sizes = []
 

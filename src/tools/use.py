@@ -121,7 +121,8 @@ def write_into(folder: Path, texts: dict[Path, str]) -> None:
 def differences(file: Path, before: dict, after: dict) -> list[str]:
     """Return a line for each value that differs between two states of a file, and one for each entry that is new."""
     lines = []
-    old, new = flatten(before), flatten(after)
+    old = flatten(before)
+    new = flatten(after)
     for name in dict.fromkeys([*old, *new]):
         if name in old and name in new and old[name] != new[name]:
             lines.append(f"{file}: {name}  {shown(old[name])} -> {shown(new[name])}")

@@ -24,8 +24,10 @@ from support.refusal import files_below, refused
 from support.stages import STAGES, module_and_arguments, outputs_of, run_here, work_in_copy
 from support.train_cases import die_at, in_state, only_run, run_stage
 
-RAW, TOKENIZER = "data/raw", "data/tokenizer"
-TRAIN, VALIDATION = "data/processed_datasets/train", "data/processed_datasets/validation"
+RAW = "data/raw"
+TOKENIZER = "data/tokenizer"
+TRAIN = "data/processed_datasets/train"
+VALIDATION = "data/processed_datasets/validation"
 DOCUMENT = "data/local/more"
 
 # Of these files a record holds the SHA-256, so that every damage is seen.

@@ -72,7 +72,9 @@ def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(pr
     assert files_below(Path()).keys() == before, "temporary files of the killed processes are removed"
 
 
-SAVE, SYNC, RENAME = "torch.save", "os.fsync", "os.replace"
+SAVE = "torch.save"
+SYNC = "os.fsync"
+RENAME = "os.replace"
 # The moment of the kill, and the step from which the run goes on; of a checkpoint the file is written first, and then
 # its record, with which it counts.
 MOMENTS = {

@@ -22,11 +22,13 @@ from support.tokenizer_cases import TIKTOKEN_CACHE, digests, write_bpe
 from support.train_cases import Ended, run_stage
 
 COMMIT = "a" * 40
-TOKEN, WRONG_TOKEN = "hf_doNotPrintMe", "hf_norThisOne"
+TOKEN = "hf_doNotPrintMe"
+WRONG_TOKEN = "hf_norThisOne"
 TEXTS = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)]
 CONTENT = parquet_bytes(text=TEXTS)  # 140 kB, not compressible
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
-FILE, FIRST = "data/x.parquet", "data/first.parquet"
+FILE = "data/x.parquet"
+FIRST = "data/first.parquet"
 SOURCE = {"kind": "hub", "repo": "o/n", "revision": COMMIT, "files": {"train": [FIRST, FILE]}, "column": "text"}
 
 

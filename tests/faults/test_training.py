@@ -70,7 +70,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best_weights(works
 
 def test_a_run_that_diverged_does_not_go_on_past_it(workspace):
     workspace.change(**{"train.peak_lr": 3.0, "train.divergence_nats": 0.1})
-    first, second = run_stage(), run_stage()
+    first = run_stage()
+    second = run_stage()
     refused(first.code, first.err, 6, "training diverged at step 4: loss ")
     assert first.sentence == second.sentence
 

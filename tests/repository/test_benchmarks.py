@@ -15,7 +15,9 @@ from support import ROOT
 from support.imports import closure, import_graph, imported_names
 from support.workspace import Workspace
 
-BENCHMARKS, RESULTS, SRC = ROOT / "benchmarks", ROOT / "benchmarks" / "results", ROOT / "src"
+BENCHMARKS = ROOT / "benchmarks"
+RESULTS = ROOT / "benchmarks" / "results"
+SRC = ROOT / "src"
 STAGES = yaml.safe_load((BENCHMARKS / "dvc.yaml").read_text())["stages"]
 for group in ("run", "experiment"):
     STAGES |= {f"{group}@{name}": STAGES[group]["do"] for name in STAGES[group]["foreach"]}

@@ -124,7 +124,8 @@ def test_the_card_describes_the_vocabulary(project):
 
 
 def test_the_card_counts_each_split(project):
-    train, validation = ["naïve text", "more of it"], ["é" * 5]
+    train = ["naïve text", "more of it"]
+    validation = ["é" * 5]
     project(train, validation)
     card = run_audit()
     metrics = read_json("metrics/data.json")

@@ -25,8 +25,10 @@ from support.model_cases import TEXTS, build, write_bpe, write_trained
 from support.refusal import refused
 from support.stages import change_params, stage_folder, work_in_copy
 
-MODELS, MODEL = Path("data/models"), Path("data/models/model.json")
-TRAIN, VALIDATION = Path("data/processed_datasets/train.bin"), Path("data/processed_datasets/validation.bin")
+MODELS = Path("data/models")
+MODEL = Path("data/models/model.json")
+TRAIN = Path("data/processed_datasets/train.bin")
+VALIDATION = Path("data/processed_datasets/validation.bin")
 CONTAMINATION = Path("data/audit/contamination.parquet")
 ARGUMENTS = [
     "--models", str(MODELS), "--train", str(TRAIN), "--validation", str(VALIDATION), "--tokenizer", "data/tokenizer",
@@ -112,7 +114,8 @@ def test_the_figures_are_those_of_their_tokens(tokenizer, numerics):
     bits = sum_by_span(overlapping, validation.spans) / math.log(2)
     sizes = np.array([len(text.encode()) for text in texts])
     is_clean = (np.arange(20) % 2 == 0) & (sizes > 0)  # in a section, documents without text do not count
-    details, metrics = read_json("data/evaluation/details.json"), read_json("metrics/eval.json")
+    details = read_json("data/evaluation/details.json")
+    metrics = read_json("metrics/eval.json")
     assert (details["window_tokens"], details["stride_tokens"]) == (32, 8)
     assert (details["documents"], details["tokens"]) == (20, len(validation.ids))
     assert details["bits_per_byte"] == metrics["bits_per_byte"] == pytest.approx(bits.sum() / sizes.sum(), rel=rounding)
@@ -160,7 +163,8 @@ def test_threads_follow_the_free_cores_where_they_change_no_bit(tokenizer, monke
 def test_the_printed_line_has_the_figures_of_the_files(tokenizer, capsys):
     assert eval_stage.main(ARGUMENTS) == 0
 
-    details, metrics = read_json("data/evaluation/details.json"), read_json("metrics/eval.json")
+    details = read_json("data/evaluation/details.json")
+    metrics = read_json("metrics/eval.json")
     line = capsys.readouterr().out.splitlines()[-1]
     nats, bits, se = (float(number) for number in re.findall(r"\d+\.\d{4}", line))
     assert nats == pytest.approx(details["nats_per_token"], abs=6e-5)

@@ -72,7 +72,8 @@ def test_the_text_is_written_once_in_the_order_of_the_mixture(write):
     manifest = read_manifest(Path("raw"))
     assert (manifest["source"], list(manifest["sources"])) == ("mix", ["b", "a"])
     assert set(files_below(Path("raw"))) == {"manifest.json", "train.parquet", "validation.parquet"}
-    validation, train = texts_of("validation"), texts_of("train")
+    validation = texts_of("validation")
+    train = texts_of("train")
     assert validation["text"] == B[5:] + A[5:]
     assert validation["source"] == ["b", "b", "a", "a"]
     assert validation["utf8_bytes"] == [len(text.encode()) for text in validation["text"]]

@@ -39,7 +39,8 @@ def test_each_picture_shows_its_file(figures):
     names = ("training", "optimization", "loss_by_position", "contamination")
     assert list(figures) == [f"plots/{name}.png" for name in names]
     training, optimization, positions, contamination = figures.values()
-    losses, validation = curves(training.axes[0])[0], curves(training.axes[0])[-1]
+    losses = curves(training.axes[0])[0]
+    validation = curves(training.axes[0])[-1]
     assert losses == [[512, 1024, 1536], [5.0, 4.0, 3.5]]
     assert validation == [[0, 1536], [6.0, 3.75]]
     learning_rate, gradient_norm = optimization.axes

@@ -71,7 +71,8 @@ def test_the_stages_of_tokens_print_their_counts(tmp_path, monkeypatch, capsys):
     """
     monkeypatch.chdir(tmp_path)
     make_project()
-    train, validation = ["naïve words are here"], ["naïve words are here ", "these words are there", "new"]
+    train = ["naïve words are here"]
+    validation = ["naïve words are here ", "these words are there", "new"]
     write_raw([*train, *validation])
     write_params({**ALL, "num_chars": 20}, {**ALL, "start_char": 20})
 

@@ -186,7 +186,8 @@ def test_a_record_names_what_made_the_model(workspace):
 
 
 def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, monkeypatch):
-    drawn, starts = [], []
+    drawn = []
+    starts = []
     for seed in (11, 12):
         workspace.change(**{"train.seed": seed, "train.sampled_vocab_size": 25, "train.numerics": "exact"})
         made = []
@@ -248,7 +249,9 @@ def planned(workspace, monkeypatch):
     found = SimpleNamespace()
 
     def plan(params, config, train_tokens, micro_batch_tokens, num_shards, device, dtype):
-        found.micro_batch_tokens, found.num_shards, found.dtype = micro_batch_tokens, num_shards, dtype
+        found.micro_batch_tokens = micro_batch_tokens
+        found.num_shards = num_shards
+        found.dtype = dtype
 
     def check_memory(plan, device, free_bytes):
         found.free_bytes = free_bytes
@@ -359,7 +362,8 @@ def test_patience_stops_the_run_early(workspace, capsys):
     record = json.loads(Path("data/models/model.json").read_text())
     training = record["training"]
     assert list(record["kept_weights"]) == ["step-000000000"], "the run did not reach the other step"
-    steps, train_tokens = training["steps"], json.loads(Path("train.json").read_text())["tokens"]
+    steps = training["steps"]
+    train_tokens = json.loads(Path("train.json").read_text())["tokens"]
     assert steps < 20 and f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
     assert training["epochs"] == steps * 512 / train_tokens, "those of the run, not of the plan"
 

@@ -143,8 +143,11 @@ def product_of_shapes(kernels, device):
 
 def product_of_layouts(kernels, device):
     numbers = Numbers(2, device)
-    a, b, out = numbers.normal(37, 270), numbers.normal(270, 41), numbers.normal(37, 41)
-    turned_a, turned_b = a.T.contiguous().T, b.T.contiguous().T
+    a = numbers.normal(37, 270)
+    b = numbers.normal(270, 41)
+    out = numbers.normal(37, 41)
+    turned_a = a.T.contiguous().T
+    turned_b = b.T.contiguous().T
     pairs = [(a, b), (turned_a, b), (a, turned_b), (turned_a, turned_b)]
     return [multiply(kernels, *pair, start) for pair in pairs for start in (None, out)]
 
@@ -247,7 +250,8 @@ def norms(kernels, device):
     numbers = Numbers(4, device)
     results = []
     for kind in KINDS:
-        x, weight = getattr(numbers, kind)(11, 70), numbers.normal(70)
+        x = getattr(numbers, kind)(11, 70)
+        weight = numbers.normal(70)
         results += kernels.rms_norm(x, weight, 1e-6)
     for shape in ((1, 1), (3, 64), (2, 200), (40, 24)):
         results += kernels.rms_norm(numbers.normal(*shape), numbers.normal(shape[1]), 1e-6)
@@ -258,10 +262,14 @@ def norm_gradients(kernels, device):
     numbers = Numbers(5, device)
     results = []
     for kind in KINDS:
-        x, weight, r = getattr(numbers, kind)(9, 70), numbers.normal(70), numbers.positive(9)
+        x = getattr(numbers, kind)(9, 70)
+        weight = numbers.normal(70)
+        r = numbers.positive(9)
         results += kernels.rms_norm_gradient(numbers.normal(9, 70), x, weight, r)
     for shape in ((1, 1), (300, 7), (128, 64)):
-        grad, x, r = numbers.normal(*shape), numbers.normal(*shape), numbers.positive(shape[0])
+        grad = numbers.normal(*shape)
+        x = numbers.normal(*shape)
+        r = numbers.positive(shape[0])
         results += kernels.rms_norm_gradient(grad, x, numbers.normal(shape[1]), r)
     return results
 
@@ -271,7 +279,8 @@ def sums_that_vanish(kernels, device):
     numbers = Numbers(19, device)
     results = []
     for width in (60, 64, 70, 128):
-        x, grad = -numbers.vanishing(3, width), numbers.vanishing(3, width)
+        x = -numbers.vanishing(3, width)
+        grad = numbers.vanishing(3, width)
         grad[:, :9] = 0  # x - (+0) and x - (-0) differ where x is -0
         grad[:, 9:12] = -0.0
         results += kernels.rms_norm_gradient(grad, x, numbers.normal(width) * 0, numbers.positive(3))
@@ -282,7 +291,9 @@ def gates(kernels, device):
     numbers = Numbers(6, device)
     results = []
     for kind in KINDS:
-        gate, up, grad = 4 * getattr(numbers, kind)(7, 40), numbers.normal(7, 40), numbers.normal(7, 40)
+        gate = 4 * getattr(numbers, kind)(7, 40)
+        up = numbers.normal(7, 40)
+        grad = numbers.normal(7, 40)
         results += [kernels.gated_gelu(gate, up), *kernels.gated_gelu_gradient(grad, gate, up)]
     return results
 
@@ -294,8 +305,10 @@ def attend(kernels, numbers, shape, window, documents=False, is_short=False, gra
     """Return the results and gradients of attention: (B, T, S, H, K, D), and whether documents begin in the texts."""
     B, T, S, H, K, D = shape
     draw = getattr(numbers, kind)
-    q, grad = draw(B, T, H, D), draw(B, T, H, D)
-    k, v = draw(B, S, K, D), draw(B, S, K, D)
+    q = draw(B, T, H, D)
+    grad = draw(B, T, H, D)
+    k = draw(B, S, K, D)
+    v = draw(B, S, K, D)
     position = torch.arange(S - T, S, dtype=torch.int32, device=q.device)
     first = (position - (window - 1)).clamp(min=0)
     if documents:
@@ -369,10 +382,12 @@ def losses(kernels, device):
     numbers = Numbers(11, device)
     results = []
     for kind in KINDS:
-        logits, targets = 3 * getattr(numbers, kind)(5, 131), numbers.ids(131, 5)
+        logits = 3 * getattr(numbers, kind)(5, 131)
+        targets = numbers.ids(131, 5)
         results += [kernels.softmax_less_targets(logits, numbers.normal(0), targets), logits]
     for num_rows, num_entries, num_factors in ((1, 1, 0), (4, 64, 64), (6, 200, 50)):
-        logits, targets = numbers.normal(num_rows, num_entries), numbers.ids(num_entries, num_rows)
+        logits = numbers.normal(num_rows, num_entries)
+        targets = numbers.ids(num_entries, num_rows)
         results += [kernels.softmax_less_targets(logits, numbers.normal(num_factors), targets), logits]
     return results
 
@@ -416,7 +431,9 @@ def adamw(kernels, device):
     numbers = Numbers(16, device)
     results = []
     for kind in KINDS:
-        p, grad, mean = numbers.normal(300, 4), getattr(numbers, kind)(300, 4), numbers.normal(300, 4)
+        p = numbers.normal(300, 4)
+        grad = getattr(numbers, kind)(300, 4)
+        mean = numbers.normal(300, 4)
         square = numbers.positive(300, 4)
         kernels.adamw(p, grad, mean, square, 0.9, 0.95, 0.999, 0.01, 0.7, 1e-8)
         results += [p, mean, square]
@@ -475,7 +492,8 @@ CASES = {
 def num_differences(expected: Tensor, found: Tensor) -> int:
     """Return how many numbers differ in their bits; all NaN are one."""
     kinds = {torch.float32: torch.int32, torch.float64: torch.int64, torch.int64: torch.int64}
-    expected, found = expected.contiguous(), found.cpu().contiguous()
+    expected = expected.contiguous()
+    found = found.cpu().contiguous()
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return max(expected.numel(), found.numel(), 1)
     differs = expected.view(kinds[expected.dtype]) != found.view(kinds[found.dtype])

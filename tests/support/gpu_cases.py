@@ -23,7 +23,9 @@ from support.exact_cases import Numbers, definition, multiply, num_differences
 def product_by_chains(kernels, device):
     """A GPU computes products of few results by all chains at once."""
     numbers = Numbers(3, device)
-    a, b, out = numbers.cancelling(3, 1280), numbers.normal(1280, 5), numbers.normal(3, 5)
+    a = numbers.cancelling(3, 1280)
+    b = numbers.normal(1280, 5)
+    out = numbers.normal(3, 5)
     if kernels is definition:
         return [multiply(kernels, a, b), multiply(kernels, a, b, out)]
     return [gpu.multiply_by_chains(a, b, torch.empty_like(out), False), gpu.multiply_by_chains(a, b, out.clone(), True)]

@@ -69,7 +69,8 @@ def call_all() -> None:
     gpu.rms_norm_gradient(x(4, 64), x(4, 64), x(64), x(4))
     gpu.gated_gelu(x(4, 64), x(4, 64))
     gpu.gated_gelu_gradient(x(4, 64), x(4, 64), x(4, 64))
-    q, k = x(2, 32, 4, 16), x(2, 32, 2, 16)
+    q = x(2, 32, 4, 16)
+    k = x(2, 32, 2, 16)
     first = torch.zeros(2, 32, dtype=torch.int32)
     p = gpu.attention(q, k, k, first)[1]
     gpu.attention_gradient(q, q, k, k, first, p)

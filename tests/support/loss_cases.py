@@ -10,5 +10,6 @@ LN2 = math.log(2)
 def corpus(rng, documents: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return nats under A, nats under B, and bytes; on average B - A is `shift` bits per byte."""
     sizes = np.maximum(rng.lognormal(7.6, 1.34, documents), 50).round()
-    hard, change = rng.normal(1.3, 0.3, documents), rng.normal(shift, 0.1, documents)
+    hard = rng.normal(1.3, 0.3, documents)
+    change = rng.normal(shift, 0.1, documents)
     return hard * sizes * LN2, (hard + change) * sizes * LN2, sizes

@@ -50,7 +50,8 @@ def make_small(folder: Path) -> None:
     In place of the headers of torch it reads data/local. In place of GPT-2's vocabulary it trains one, where that would
     have to be downloaded.
     """
-    params, sources = read_yaml(folder / "params.yaml"), read_yaml(folder / "sources.yaml")["sources"]
+    params = read_yaml(folder / "params.yaml")
+    sources = read_yaml(folder / "sources.yaml")["sources"]
     name = params["data"]["source"]
     change_params(folder, SMALL | {f"models.{params['model']['name']}": MICRO_MODEL})
     if name == "torch_headers":
@@ -64,7 +65,8 @@ def make_small(folder: Path) -> None:
 
 def serve(hub: LoopbackHub, folder: Path) -> None:
     """Give the hub small files of the names that the selected source and tokenizer ask for; both are gated."""
-    params, presets = read_yaml(folder / "params.yaml"), read_yaml(folder / "presets.yaml")
+    params = read_yaml(folder / "params.yaml")
+    presets = read_yaml(folder / "presets.yaml")
     fetch = read_yaml(folder / "sources.yaml")["sources"][params["data"]["source"]]["fetch"]
     if fetch["kind"] == "hub":
         paths = [path for paths in fetch["files"].values() for path in paths]

@@ -11,7 +11,8 @@ import pytest
 from support import ROOT
 
 program = runpy.run_path(str(ROOT / "src" / "__main__.py"))
-main, TOOLS = program["main"], program["TOOLS"]
+main = program["main"]
+TOOLS = program["TOOLS"]
 WRONG = [
     ("", "no tool named; there are: use, "),
     ("nonsense", "unknown tool 'nonsense'; there are: use, "),

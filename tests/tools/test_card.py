@@ -106,7 +106,8 @@ def test_the_origin_of_the_text_is_no_path(exported):
 
 
 def test_only_exact_numerics_promise_bytes(exported):
-    one, other = {"from_step": 0, "numerics": "exact"}, {"from_step": 9, "numerics": "fast", "device": "cpu"}
+    one = {"from_step": 0, "numerics": "exact"}
+    other = {"from_step": 9, "numerics": "fast", "device": "cpu"}
     assert "on any processor, for any number of threads" in render(exported, segments=[one])
     card = render(exported, segments=[one, other])
     assert "on any processor" not in card and "on the same device with the same versions" in card

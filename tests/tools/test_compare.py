@@ -47,7 +47,8 @@ def test_runs_that_differ_only_in_seed_are_one_group():
 
 
 def test_the_seed_differs_only_between_single_runs():
-    a, b = run("a", 1, params={"x": 1}, file="0123456789abc"), run("b", 2, params={"y": None}, file="f" * 32)
+    a = run("a", 1, params={"x": 1}, file="0123456789abc")
+    b = run("b", 2, params={"y": None}, file="f" * 32)
     expected = [("x", 1, "(none)"), ("y", "(none)", None), ("file", "0123456789", "f" * 10)]
     assert what_differs(*group_by_seed([a, b])) == [("train.seed", 1, 2), *expected]
     third = dataclasses.replace(a, params={**a.params, "train.seed": 3})
@@ -58,7 +59,8 @@ def test_the_seed_differs_only_between_single_runs():
 
 
 def test_a_comparison_is_b_minus_a_and_its_baseline_is_a():
-    a, b = run("a"), run("b", 2, 0.05, {"p": 1})
+    a = run("a")
+    b = run("b", 2, 0.05, {"p": 1})
     b.nats[[7, 3]] += 3000, -5000
     found = compared(a, b)
     bits = (b.nats - a.nats) / LN2
@@ -70,7 +72,8 @@ def test_a_comparison_is_b_minus_a_and_its_baseline_is_a():
 
 
 def test_the_mean_of_several_seeds_is_compared():
-    a, b = seeds_of("a", (1, 2, 3)), seeds_of("b", (4, 5), 0.1, p=1)
+    a = seeds_of("a", (1, 2, 3))
+    b = seeds_of("b", (4, 5), 0.1, p=1)
     found = compared(*a, *b)
     rates = [[each.nats.sum() / LN2 / each.utf8_bytes.sum() for each in group] for group in (a, b)]
     assert found.documents.value == pytest.approx(np.mean(rates[1]) - np.mean(rates[0]))
@@ -80,7 +83,8 @@ def test_the_mean_of_several_seeds_is_compared():
 
 def test_the_confidence_is_that_of_both_intervals():
     runs = [*seeds_of("a", (1, 2, 3)), *seeds_of("b", (7, 8, 9), 0.01, p=1)]
-    wide, narrow = compared(*runs), compared(*runs, confidence=0.5)
+    wide = compared(*runs)
+    narrow = compared(*runs, confidence=0.5)
     for kind in ("documents", "seeds"):
         widths = [getattr(each, kind).high - getattr(each, kind).low for each in (wide, narrow)]
         assert widths[1] < 0.6 * widths[0], kind
@@ -165,7 +169,8 @@ def test_what_could_have_been_shown_is_said_of_documents_and_of_the_side_with_fe
 
 
 def test_what_makes_figures_incomparable_is_said():
-    a, b = run("a", params={"train.seq_len": 32}), run("b", 2, -0.05, {"train.seq_len": 64})
+    a = run("a", params={"train.seq_len": 32})
+    b = run("b", 2, -0.05, {"train.seq_len": 64})
     assert "`train.seq_len` differs: the two were scored with different context." in text_of(a, b)
     text = text_of(a, dataclasses.replace(b, is_lossy=True))
     assert "- `b`: lossy tokenizer: bits per byte are too low" in text and "- `a`: lossy" not in text
@@ -251,20 +256,23 @@ def test_at_most_ten_lines_follow_the_answers_and_what_is_left_out_is_named(othe
 
 
 def test_what_makes_values_incomparable_comes_right_after_the_answer():
-    a, b = run("a", params={"train.seq_len": 32}), run("b", 2, -0.05, {"train.seq_len": 64})
+    a = run("a", params={"train.seq_len": 32})
+    b = run("b", 2, -0.05, {"train.seq_len": 64})
     assert summary_of(a, b)[1] == "`train.seq_len` differs: the two were scored with different context."
 
 
 def test_what_stages_make_is_named_as_a_difference_only_if_nothing_else_differs():
     made = {"data/raw": "1", "src/lm/model": "1"}, {"data/raw": "2", "src/lm/model": "1"}
-    a, b = run("a", **made[0]), run("b", **made[1])
+    a = run("a", **made[0])
+    b = run("b", **made[1])
     assert "Differs: data/raw." in summary_of(a, b)
     assert "Differs: p (none) → 1." in summary_of(a, dataclasses.replace(b, params={**b.params, "p": 1}))
     assert "Differs: src/lm/model." in summary_of(a, run("b", **{**made[1], "src/lm/model": "2"}))
 
 
 def test_a_table_of_what_more_seeds_could_show_needs_three_seeds_of_a_side():
-    two, three = seeds_of("b", (4, 5), p=1), seeds_of("b", (4, 5, 6), p=1)
+    two = seeds_of("b", (4, 5), p=1)
+    three = seeds_of("b", (4, 5, 6), p=1)
     a = seeds_of("a", (1, 2))
 
     assert "seeds of each side |" not in text_of(*a, *two)
@@ -399,7 +407,8 @@ def curve(losses=("6.5", "4.25", "3.75"), digests=("aaa0", "bbb0", "ccc0")) -> l
     ],
 )  # fmt: skip
 def test_the_first_validation_that_differs_is_named(other, said):
-    a, b = run("a", curve=curve(), **{"src/lm": "1"}), run("b", curve=other, **{"src/lm": "2"})
+    a = run("a", curve=curve(), **{"src/lm": "1"})
+    b = run("b", curve=other, **{"src/lm": "2"})
     assert same_until(a, b) == said
     assert ("Training of `a` and `b`" in text_of(a, b)) == (said is not None)
     assert same_until(a, dataclasses.replace(b, inputs={"data": "f"})) is None, "of other data"
@@ -408,7 +417,8 @@ def test_the_first_validation_that_differs_is_named(other, said):
 @pytest.mark.parametrize(("code", "cause"), [("2", "the code"), ("1", "the machine")])
 def test_equal_weights_with_other_losses_are_no_proof_of_other_weights(code, cause):
     other = [{**row, "val_loss": "9.0"} for row in curve()]
-    a, b = run("a", curve=curve(), **{"src/lm": "1"}), run("b", curve=other, **{"src/lm": code})
+    a = run("a", curve=curve(), **{"src/lm": "1"})
+    b = run("b", curve=other, **{"src/lm": code})
 
     said = same_until(a, b)
 
@@ -417,7 +427,8 @@ def test_equal_weights_with_other_losses_are_no_proof_of_other_weights(code, cau
 
 
 def test_changed_files_of_code_are_named():
-    before, after = {"a.py": "1", "b.py": "2", "c.py": "3"}, {"a.py": "1", "b.py": "9", "d.py": "4"}
+    before = {"a.py": "1", "b.py": "2", "c.py": "3"}
+    after = {"a.py": "1", "b.py": "9", "d.py": "4"}
     a = dataclasses.replace(run("a", **{"src/lm/model": "1" * 32}), code={"src/lm/model": before})
     b = dataclasses.replace(run("b", **{"src/lm/model": "2" * 32}), code={"src/lm/model": after})
     unknown = dataclasses.replace(b, code={})

@@ -55,7 +55,8 @@ def measured(name: str) -> dict:
 def test_the_difference_of_two_tokenizers_is_that_of_the_metrics_and_of_the_written_documents(workspace, compare):
     before = workspace.run("git", "status", "--porcelain").stdout
     status, output, _ = compare("base", "vocab", "--documents", "4")
-    base, vocab = measured("base"), measured("vocab")
+    base = measured("base")
+    vocab = measured("vocab")
     delta = f"{vocab['bits_per_byte'] - base['bits_per_byte']:+.4f}"
     folder = workspace.folder / "comparisons"
     report = (folder / "base-vs-vocab.md").read_text()
@@ -146,7 +147,8 @@ def test_json_is_all_that_standard_output_has_and_the_files_are_written(workspac
     document = read_document(output)
     check_document(document)
     (comparison,) = document["comparisons"]
-    base, vocab = measured("base"), measured("vocab")
+    base = measured("base")
+    vocab = measured("vocab")
     assert status == 0 and errors == "written: comparisons/base-vs-vocab.md, base-vs-vocab.csv\n"
     assert comparison["difference"] == pytest.approx(vocab["bits_per_byte"] - base["bits_per_byte"])
     assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]

@@ -62,7 +62,8 @@ def gemma_like(tmp_path_factory) -> Tokenizer:
 def test_streamed_text_tears_no_character(trained, gemma_like, kind):
     tokenizer = trained.tokenizer if kind == "byte_level" else gemma_like
     for prompt, text in itertools.pairwise(TEXTS):
-        prompt, text = prompt.replace("\ufffd", ""), text.replace("\ufffd", "")
+        prompt = prompt.replace("\ufffd", "")
+        text = text.replace("\ufffd", "")
         ids = tokenizer.encode(text)
         prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
         pieces = list(stream_text(tokenizer, prompt_ids, ids))
@@ -72,7 +73,8 @@ def test_streamed_text_tears_no_character(trained, gemma_like, kind):
 def test_a_token_is_shown_as_in_the_whole_text():
     """A space that stands at the beginning of a text is none; and the work does not grow with the text."""
     backend = tokenizers.Tokenizer(models.WordLevel({"▁one": 0, "▁day": 1, "s": 2}, unk_token="s"))
-    backend.decoder, lengths = decoders.Metaspace(), []
+    backend.decoder = decoders.Metaspace()
+    lengths = []
 
     def decode(ids: list[int]) -> str:
         lengths.append(len(ids))

@@ -36,7 +36,8 @@ def test_levels_before_a_kept_change_spend_half_of_the_false_rate_and_half_of_th
 
 
 def test_a_kept_change_earns_level_for_those_after_it():
-    without, with_one = next_level([False] * 10), next_level([False, True] + [False] * 8)
+    without = next_level([False] * 10)
+    with_one = next_level([False, True] + [False] * 8)
     with_two = next_level([True, True] + [False] * 8)
 
     assert with_one == pytest.approx(without + FALSE_RATE / 2 * share(9))
@@ -154,7 +155,8 @@ def judged_night(count: int = 5) -> list:
     """Return judgements of several changes, the second of which is kept."""
     rng = np.random.default_rng(3)
     judgements = []
-    base, base_bpb = "base", 1.35
+    base = "base"
+    base_bpb = 1.35
     for number in range(1, count + 1):
         gain = -0.2 if number == 2 else float(rng.normal(0, 0.002))
         figures = GAIN._replace(
@@ -168,7 +170,8 @@ def judged_night(count: int = 5) -> list:
         pair = PAIR._replace(base=base, candidate=f"c{number}", base_tree=base, candidate_tree=f"c{number}")
         judgements.append(judge(judgements, pair, figures))
         if judgements[-1].is_kept:
-            base, base_bpb = f"c{number}", round(base_bpb + gain, 8)
+            base = f"c{number}"
+            base_bpb = round(base_bpb + gain, 8)
     return judgements
 
 

@@ -78,7 +78,8 @@ def test_the_figures_are_those_of_the_runs(night, judge):
     status, output, _ = judge("base", "--seeds", "2", "--json")
 
     row = json.loads(output)
-    base, higher = measured(night, "base"), measured(night, "higher")
+    base = measured(night, "base")
+    higher = measured(night, "higher")
     assert row["difference"] == pytest.approx(higher.mean() - base.mean(), abs=1e-6)
     assert row["base_sd"] == pytest.approx(base.std(ddof=1), abs=1e-6)
     assert row["change"] == "A higher learning rate" and row["seeds"] == 2

@@ -18,7 +18,8 @@ from support.stages import change_params, module_and_arguments, work_in_copy
 from tools import score_test as tool
 from tools.common.test_reads import TEST_READS, TestRead, read_test_reads
 
-MANIFEST, MODEL = Path("data/raw/manifest.json"), Path("data/models/model.json")
+MANIFEST = Path("data/raw/manifest.json")
+MODEL = Path("data/models/model.json")
 TEST = Path("data/raw/test.parquet")
 
 

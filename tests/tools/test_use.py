@@ -56,10 +56,12 @@ def comment_of(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_holds_what_differs_passes_the_check_and_keeps_comments(folder, capsys, name):
-    before, comments_before = state(folder), comments(folder)
+    before = state(folder)
+    comments_before = comments(folder)
     lines_before = {file: (folder / file).read_text().splitlines() for file in COPIED}
     apply(name)
-    said, after = capsys.readouterr().out, state(folder)
+    said = capsys.readouterr().out
+    after = state(folder)
     assert find_all_problems() == []
 
     # Every value of the recipe is there now, was not before, and is named in what `use` prints.
@@ -117,7 +119,8 @@ def test_a_model_is_fine_tuned_as_its_recipe_says(folder):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_fits_together_and_its_comment_says_what_the_plan_says(folder, name):
     apply(name)
-    params, models = read_yaml("params.yaml"), read_yaml("presets.yaml")["models"]
+    params = read_yaml("params.yaml")
+    models = read_yaml("presets.yaml")["models"]
     model = params["model"]["name"]
     train = coerce(params["train"], TrainParams, "train", "params.yaml")
     check_lengths("params.yaml", train.seq_len, model, models[model]["max_seq_len"])
@@ -252,7 +255,8 @@ def test_a_recipe_may_fill_a_value_that_was_null_or_empty(folder, capsys, before
     (folder / "recipes" / "mine.yaml").write_text(yaml.safe_dump(recipe))
     change_params(folder, {"sources.local.fetch.split": before})
     apply("mine")
-    said, name = capsys.readouterr().out, "sources.yaml: sources.local.fetch.split"
+    said = capsys.readouterr().out
+    name = "sources.yaml: sources.local.fetch.split"
     assert f"{name}  {json.dumps(before)} -> (none)\n" in said
     assert f"{name}.validation_fraction  (none) -> {split['validation_fraction']}\n" in said
     assert read_yaml("sources.yaml")["sources"]["local"]["fetch"]["split"] == split

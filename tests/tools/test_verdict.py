@@ -67,7 +67,8 @@ def raise_loss() -> tuple[float, float]:
 
 
 def test_equal_bits(committed, capsys):
-    lines, metrics = said(capsys), read_json("metrics/eval.json")
+    lines = said(capsys)
+    metrics = read_json("metrics/eval.json")
     documents = read_json("data/evaluation/details.json")["documents"]
     assert lines[:3] == [
         "Bitwise identical to the committed run (all 19 outputs).",

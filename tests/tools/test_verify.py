@@ -22,8 +22,10 @@ from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 from tools.verify.records import LINKS, Digests, Link, check_link, links_of_text
 
-TRAIN, SIDECAR = "data/processed_datasets/train.bin", "data/processed_datasets/train.json"
-MODEL, BEST = "data/models/model.json", "data/models/best_model_params.pt"
+TRAIN = "data/processed_datasets/train.bin"
+SIDECAR = "data/processed_datasets/train.json"
+MODEL = "data/models/model.json"
+BEST = "data/models/best_model_params.pt"
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +175,8 @@ def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypat
 
 
 def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path):
-    record, file = tmp_path / "record.json", tmp_path / "file"
+    record = tmp_path / "record.json"
+    file = tmp_path / "file"
     file.write_bytes(b"content")
     sha256 = sha256_file(file)
     other = "0" if sha256[11] != "0" else "1"
@@ -191,7 +194,8 @@ def test_a_record_that_names_other_files_is_named(workspace, check):
     workspace.run("dvc", "commit", "-f", "tokenize_train")
     workspace.run("dvc", "commit", "-f", "train")
     text = "\n".join(wrong(check()[1]))
-    text_of, tokens = sha256_file("data/raw/train.parquet"), sha256_file("data/processed_datasets/validation.bin")
+    text_of = sha256_file("data/raw/train.parquet")
+    tokens = sha256_file("data/processed_datasets/validation.bin")
     assert f"{SIDECAR} (from data/raw/train.parquet): source.text_sha256 is {'ab' * 32}, but the SHA-256 of" in text
     assert f"data/raw/train.parquet is {text_of}; run `dvc repro -fs tokenize_train`" in text
     assert (

@@ -76,7 +76,8 @@ def case_of(write: Callable[..., int], old, new, outputs: list[str]) -> Case:
     with copy_of({}) as folder:
         if old is not None:
             assert run(functools.partial(write, old), folder).code == 0
-        before, work = read_tree(folder), functools.partial(write, new)
+        before = read_tree(folder)
+        work = functools.partial(write, new)
         assert run(work, folder).code == 0
         return Case(write.__name__, work, before, outputs, below(read_tree(folder), outputs))
 
@@ -97,8 +98,10 @@ def cuts_of(case: Case) -> Iterator[Cut]:
         ended = run(case.work, folder, log)
         assert ended.code == 0, ended.err
         operations = joined(shim.read_log(log, folder))
-    num_marks, total = 0, sum(operation.call == "mark" for operation in operations)
-    disk, tried = Disk(case.before), set()
+    num_marks = 0
+    total = sum(operation.call == "mark" for operation in operations)
+    disk = Disk(case.before)
+    tried = set()
     for operation in operations:
         disk.apply(operation)
         num_marks += operation.call == "mark"
@@ -134,13 +137,15 @@ def problem_after(case: Case, cut: Cut, recovered: set) -> str | None:
 
 def main(argv: list[str]) -> int:
     """Try all states of all cases, or of the sample; print and record the figures."""
-    started, num_lost = time.monotonic(), 0
+    started = time.monotonic()
+    num_lost = 0
     cases = [case_of(write_token_file, old, range(8), ["t/t.bin", "t/t.json"]) for old in (range(5), None)]
     cases += [case_of(write_folder, old, b"newer", ["f/folder"]) for old in (b"old", None)]
     if argv != ["--sample"]:
         cases.append(case_of(save_checkpoints, None, NUM_CHECKPOINTS, [".runs/run/checkpoint-000000003.pt"]))
         cases += make_cases(list(STAGES))
-    by_case, recovered = Counter(), set()
+    by_case = Counter()
+    recovered = set()
     for case in cases:
         begun = time.monotonic()
         for cut in cuts_of(case):

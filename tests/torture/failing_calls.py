@@ -75,8 +75,11 @@ def without_times(tree: Tree) -> Tree:
 
 def main(argv: list[str]) -> int:
     """Try all faults of all stages, or of the sample; print and record the figures."""
-    started, is_sample = time.monotonic(), argv == ["--sample"]
-    figures, by_stage, recovered = Counter({"lost": 0}), Counter(), set()
+    started = time.monotonic()
+    is_sample = argv == ["--sample"]
+    figures = Counter({"lost": 0})
+    by_stage = Counter()
+    recovered = set()
     for case in make_cases(["fetch"] if is_sample else list(STAGES)):
         begun = time.monotonic()
         for fault in faults_of(case):

@@ -58,7 +58,8 @@ class Ended(NamedTuple):
 def run(work: Callable[[], int], folder: Path, log: Path | None = None, fault: shim.Fault | None = None) -> Ended:
     """Do the work in `folder`, in a fork of this process; its file operations are logged or disturbed."""
     with tempfile.TemporaryDirectory() as scratch:
-        err, counted = Path(scratch) / "err", Path(scratch) / "calls"
+        err = Path(scratch) / "err"
+        counted = Path(scratch) / "calls"
         pid = os.fork()
         if not pid:
             _run_here(work, folder, err, counted, log, fault)
@@ -154,7 +155,8 @@ def make_cases(stages: list[str]) -> list[Case]:
 
 def run_stage(stage: str, folder: Path) -> Case:
     """Run a stage; return it as a case."""
-    work, outputs = functools.partial(run_here, stage), outputs_of(stage)
+    work = functools.partial(run_here, stage)
+    outputs = outputs_of(stage)
     read = [*STAGES[stage]["deps"], *PARAMETERS, "data/init", "data/local", ".runs", *outputs]
     before = {name: content for name, content in read_tree(folder).items() if content is None or is_below(name, read)}
     ended = run(work, folder)

@@ -82,7 +82,8 @@ def test_hidden_states_token_by_token_have_the_bits_of_a_whole_window(trained, m
     window = open_tokens(trained.folder / "tokens.bin").ids[:40].tolist()
     assert tokenizer.eot_id in window[1:30]
     with torch.inference_mode():
-        predictor, cache = Predictor(model), KVCache()
+        predictor = Predictor(model)
+        cache = KVCache()
         whole = model.hidden(torch.tensor([window, window[::-1]]))[0]
         one_by_one = [predictor.last_hidden(window[: end + 1], cache) for end in range(5, 40)]
     assert torch.equal(torch.cat(one_by_one), whole[5:])

@@ -29,7 +29,8 @@ def encode(steps: list[Step]) -> bytes:
 
 
 def decode(encoded: bytes, all_weights: list[list[int]]) -> list[int]:
-    decoder, symbols = Decoder(encoded), []
+    decoder = Decoder(encoded)
+    symbols = []
     for weights in all_weights:
         point = decoder.point(sum(weights))
         symbol = next(i for i in range(len(weights)) if point < sum(weights[: i + 1]))
@@ -93,7 +94,8 @@ def test_a_symbol_of_weight_1_takes_the_bits_of_the_largest_total(total):
 
 
 def test_a_long_run_of_a_likely_symbol_is_short():
-    certain, likely = ([9], 0), ([1, 2**30, 1], 1)
+    certain = ([9], 0)
+    likely = ([1, 2**30, 1], 1)
     assert encode([certain] * 10_000) == b""
     assert len(check([likely] * 100_000)) <= 1
 

@@ -83,7 +83,8 @@ def test_the_same_data_for_any_number_of_workers(tmp_path, method):
 
 
 def test_padding_after_the_last_token_is_ignored(tmp_path):
-    ids, path = np.arange(1, 13, dtype=np.uint16), tmp_path / "a.npy"
+    ids = np.arange(1, 13, dtype=np.uint16)
+    path = tmp_path / "a.npy"
     assert write_npy(path, [ids], sidecar(ids), 5) == 3
     assert open_npy(path)[-1].tolist() == [11, 12, 999, 999, 999]
     dataset = NpyTokensDataset(path, T)

@@ -109,7 +109,8 @@ def test_the_last_sample_is_padded_or_left_out(run, tokenizer):
 
 def test_an_overlapping_range_is_refused_on_request(run, tmp_path, data_file):
     train = run("--chars_to_tokenize", 1000, folder="train")
-    begin, disjoint = ["--starting_character", 999], ["--disjoint_from", train]
+    begin = ["--starting_character", 999]
+    disjoint = ["--disjoint_from", train]
     assert "holds characters 999 to 1000 of the same file too" in run(*begin, *disjoint, folder="b", expect=2)
     assert not (tmp_path / "b").exists()
     run(*begin, folder="b")

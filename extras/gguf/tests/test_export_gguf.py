@@ -150,7 +150,8 @@ def test_the_vocabulary_is_complete_and_texts_begin_with_end_of_text(run):
 
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_the_same_model_gives_the_same_bytes_and_f16_halves_the_matrices(run):
-    again, half = run.folder / "again.gguf", run.folder / "half.gguf"
+    again = run.folder / "again.gguf"
+    half = run.folder / "half.gguf"
     assert call(again, *run.options) == call(half, *run.options, "--dtype", "f16") == 0
     assert again.read_bytes() == run.path.read_bytes()
     entries, tensors = read(half)
@@ -210,7 +211,8 @@ def test_a_vocabulary_that_llama_cpp_would_read_otherwise_is_refused(tmp_path, c
 def read_encoder(path: Path) -> Callable[[str], list[int]]:
     """Return the encoder that a GGUF file describes, by the rules of llama.cpp (src/llama-vocab.cpp)."""
     entries, _ = read(path)
-    tokens, types = entries["tokenizer.ggml.tokens"], entries["tokenizer.ggml.token_type"]
+    tokens = entries["tokenizer.ggml.tokens"]
+    types = entries["tokenizer.ggml.token_type"]
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     searched = [token for token, type in zip(tokens, types, strict=True) if type == vocabulary.USER_DEFINED]
     searched.sort(key=len, reverse=True)
@@ -299,7 +301,8 @@ def test_transformers_computes_our_logits_from_the_file(tmp_path, every):
     theirs = open_gguf(run.path)
     ids = torch.randint(tokenizer.vocab_size, (1, 90), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        wanted, found = ours(ids)[0], theirs(ids).logits[0]
+        wanted = ours(ids)[0]
+        found = theirs(ids).logits[0]
     assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 

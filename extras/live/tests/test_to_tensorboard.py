@@ -20,7 +20,9 @@ class Writer:
 
 
 def test_new_rows_are_written_once_and_a_shorter_curve_is_refused(tmp_path):
-    writer, written, curve = Writer(), {"training": 0, "validation": 0}, tmp_path / "validation.csv"
+    writer = Writer()
+    written = {"training": 0, "validation": 0}
+    curve = tmp_path / "validation.csv"
     curve.write_text("step,tokens,val_loss,checkpoint_digest\n0,0,9.5,aa\n")
     add_rows(writer, tmp_path, written)
     curve.write_text("step,tokens,val_loss,checkpoint_digest\n0,0,9.5,aa\n5,512,3.5,bb\n")

@@ -43,7 +43,8 @@ def compare(tmp_path, monkeypatch, capsys):
 
 
 def test_items_are_paired_by_document_and_p_is_corrected_for_the_tasks(compare):
-    tasks, passages = {"easy": 0.9, "hard": 0.63, "some": 0.5}, np.arange(NUM_ITEMS) // 4
+    tasks = {"easy": 0.9, "hard": 0.63, "some": 0.5}
+    passages = np.arange(NUM_ITEMS) // 4
     found = []
     for seed, (task, rate) in enumerate(tasks.items()):
         a, b = (write(Path(name), task, 10 * seed + i, r) for i, (name, r) in enumerate((("a/m", 0.5), ("b", rate))))

@@ -89,7 +89,8 @@ def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
         assert f" {metric} |" in table
 
     texts = [*STORIES, *ODD]
-    losses, num_bytes = [nats_of(run, text) for text in texts], sum(len(text.encode()) for text in texts)
+    losses = [nats_of(run, text) for text in texts]
+    num_bytes = sum(len(text.encode()) for text in texts)
     assert max(map(len, losses)) > 3 * SEQ_LEN and min(map(len, losses)) < SEQ_LEN
     expected = sum(float(loss.sum(dtype=np.float64)) for loss in losses) / math.log(2) / num_bytes
     num_tokens = sum(map(len, losses))
@@ -135,7 +136,8 @@ def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_tr
 def test_a_continuation_longer_than_a_window_is_refused(run):
     from extras.lm_eval.harness import ExportedModel
 
-    model, ending = ExportedModel(run.folder / "export", SEQ_LEN), " dog" * 3 * SEQ_LEN
+    model = ExportedModel(run.folder / "export", SEQ_LEN)
+    ending = " dog" * 3 * SEQ_LEN
     with pytest.raises(DataError, match="tokens, the windows of this model have 32; choose a task with shorter ones"):
         model.loglikelihood([SimpleNamespace(args=("the", ending))])
 
@@ -153,7 +155,9 @@ def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
 
 
 def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finished, tmp_path):
-    models, tasks, output = finished / "data/models", tmp_path / "tasks", tmp_path / "figures.json"
+    models = finished / "data/models"
+    tasks = tmp_path / "tasks"
+    output = tmp_path / "figures.json"
     assert read_json(models / "model.json")["segments"][0]["numerics"] == "exact"
     options = ["--num_documents", 20, "--beginning_chars", 40, "--ending_chars", 12]
     assert (

@@ -45,7 +45,8 @@ def test_the_same_text_and_seed_give_the_same_bytes(source, tmp_path):
 
 def test_the_right_ending_follows_the_beginning_and_the_others_are_of_other_documents(source, tmp_path):
     assert call(tmp_path / "tasks", "--source", source) == 0
-    rows, documents = rows_of(tmp_path / "tasks/endings.jsonl"), "\0".join(TEXTS)
+    rows = rows_of(tmp_path / "tasks/endings.jsonl")
+    documents = "\0".join(TEXTS)
     assert len(rows) == len(TEXTS)
     for row, text in zip(rows, TEXTS, strict=True):
         right = row["endings"][row["label"]]

@@ -31,7 +31,11 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.text, self.open, self.attributes, self.pictures, self.tags = text, [], [], [], []
+        self.text = text
+        self.open = []
+        self.attributes = []
+        self.pictures = []
+        self.tags = []
         self.feed(text)
         assert self.open == []
         bare = re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.S)
@@ -55,11 +59,9 @@ def made_page(*arguments) -> Page:
 
 
 def test_a_finished_run_is_on_one_page(folder):
-    page, scored, trained = (
-        made_page("mine.html"),
-        read_json("data/evaluation/details.json"),
-        read_json(report.paths.MODEL),
-    )
+    page = made_page("mine.html")
+    scored = read_json("data/evaluation/details.json")
+    trained = read_json(report.paths.MODEL)
     assert page.pictures == PICTURES
     verdict = f"{scored['bits_per_byte']:.3f} ± {scored['bits_per_byte_se']:.3f} bits per byte, 10,240 tokens seen"
     low, high = scored["bits_per_byte_interval"]
@@ -138,7 +140,8 @@ def test_a_run_in_progress_shows_its_curve(folder):
     shutil.rmtree("data/models")
     lines = Path("plots/validation.csv").read_text().splitlines()
     write_text("plots/validation.csv", "\n".join(lines[:3]) + "\n")
-    page, loss = made_page(), float(lines[2].split(",")[2])
+    page = made_page()
+    loss = float(lines[2].split(",")[2])
     assert "Not compared with the committed run: this one is not finished." in page.words
     assert f"Not finished: {loss:.3f} nats per token on validation text after 5,120 of 10,240 tokens" in page.words
     assert page.pictures == ["training", "optimization"] and "not evaluated yet" in page.words

@@ -14,7 +14,8 @@ from support.workspace import Workspace
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 
-MODEL, KEPT_WEIGHTS = Path("data/models/model.json"), Path("data/models/kept_weights")
+MODEL = Path("data/models/model.json")
+KEPT_WEIGHTS = Path("data/models/kept_weights")
 NAMES = [f"step-{step:09d}" for step in (0, 4, 16)]
 
 
@@ -84,7 +85,8 @@ def test_an_evaluation_with_the_same_inputs_is_kept(workspace, monkeypatch, caps
     monkeypatch.setattr(suite.subprocess, "run", None)
     assert suite.main([]) == 0 and "suite/suite.png" in capsys.readouterr().out
     write_json("other.json", {"model": {"weights_sha256": "ab" * 32}, "tasks": {}})
-    status, error = suite.main(["--tasks", "other.json"]), capsys.readouterr().err
+    status = suite.main(["--tasks", "other.json"])
+    error = capsys.readouterr().err
     refused(status, error, 4, "other.json: is about the weights abab")
     inputs = Path("suite") / NAMES[0] / "inputs.json"
     content = read_json(inputs)
@@ -100,7 +102,8 @@ def test_changed_parameters_of_eval_are_refused(workspace, capsys):
     before = workspace.get("eval.stride_fraction")
     workspace.change(**{"eval.stride_fraction": 0.25})
     shutil.rmtree(Path("suite") / NAMES[1])
-    status, error = suite.main([]), capsys.readouterr().err
+    status = suite.main([])
+    error = capsys.readouterr().err
     refused(status, error, 4, "dvc.lock: inputs or outputs of the stage eval changed", "run `dvc repro eval`")
     assert not (Path("suite") / NAMES[1]).exists()
     workspace.change(**{"eval.stride_fraction": before})

@@ -20,7 +20,10 @@ from support import ROOT
 from support.tokenizer_cases import fuzzed_texts
 from support.workspace import Workspace
 
-SEQ_LEN, BATCH_SIZE, STEPS, SEED = 24, 7, 12, 3
+SEQ_LEN = 24
+BATCH_SIZE = 7
+STEPS = 12
+SEED = 3
 
 
 def as_letters(text: str) -> str:
@@ -93,7 +96,8 @@ def text_of(row: str) -> str:
 def test_rows_match_the_stream(project, explain):
     owner = np.repeat(np.arange(len(project.texts)), project.lengths)
     place = np.concatenate([np.arange(length) for length in project.lengths])
-    begins_after, epochs = 0, []
+    begins_after = 0
+    epochs = []
     for step in range(STEPS):
         batch = project.windows.starts(step), *project.windows.batch(step)
         rows = zip(rows_of(explain("--step", step)[1]), *batch, strict=True)
@@ -128,7 +132,8 @@ def test_the_step_is_described(explain):
 def test_a_document_of_a_mixture_is_named_with_its_source(project):
     tokens = open_tokens(project.folder / "data/processed_datasets/train.bin")
     sources = [f"source-{number}" for number in range(len(project.texts))]
-    begin, end = tokens.spans[3][0], tokens.spans[4][1]
+    begin = tokens.spans[3][0]
+    end = tokens.spans[4][1]
 
     lines = describe_documents(tokens, project.tokenizer, sources, int(begin), int(end))
 
@@ -152,7 +157,10 @@ def test_tokens_of_another_tokenizer_are_refused(project, explain, tmp_path):
 
 @pytest.mark.parametrize("num_tokens", [9, SEQ_LEN + 6])  # the longer ones lie over two windows or more
 def test_a_copy_is_found_with_its_document_place_and_the_steps_that_read_it(project, trace, explain, num_tokens):
-    ids, owner, whole, cut = project.windows.ids, np.repeat(np.arange(len(project.texts)), project.lengths), 0, 0
+    ids = project.windows.ids
+    owner = np.repeat(np.arange(len(project.texts)), project.lengths)
+    whole = 0
+    cut = 0
     for document in np.flatnonzero(project.lengths > num_tokens + 1)[:6]:
         begin = int(project.lengths[:document].sum())
         status, output, _ = trace(ids[begin : begin + num_tokens], "--steps", STEPS - 1, "--places", 9)
@@ -168,7 +176,8 @@ def test_a_copy_is_found_with_its_document_place_and_the_steps_that_read_it(proj
         assert found == walked and set(owner[begin : begin + num_tokens]) == {document}
         for step, row in sorted(found)[:1]:
             assert f"document {document}, " in explain("--step", step, "--row", row)[1]
-        whole, cut = whole + first.count("read whole"), cut + first.count("read cut") + first.count("read in part")
+        whole = whole + first.count("read whole")
+        cut = cut + first.count("read cut") + first.count("read in part")
     assert cut and bool(whole) == (num_tokens < SEQ_LEN)
 
 
@@ -225,7 +234,8 @@ def test_the_reading_of_many_places_is_counted_among_the_first_ones(project, tra
 def test_new_text_is_marked_and_frequent_text_is_counted(project, trace):
     status, output, _ = trace((), "qzqzqz" * 3)
     assert status == 0 and "\n  | ⟦qzqzqzqzqzqzqzqzqz⟧\n" in output and "1. " not in output
-    ids, stream = project.tokenizer.encode(" end of"), project.windows.ids.tolist()
+    ids = project.tokenizer.encode(" end of")
+    stream = project.windows.ids.tolist()
     count = sum(stream[at : at + len(ids)] == ids for at in range(len(stream)))
     _, output, _ = trace((), " end of\n", "--min_tokens", 2, "--places", 1)
     assert f"\n  and {count - 1} more places" in output and count > 9 and output.count("\n  document ") == 1
@@ -242,7 +252,8 @@ def test_new_text_is_marked_and_frequent_text_is_counted(project, trace):
 
 
 def test_what_cannot_be_traced_is_refused(project, trace):
-    model, some = read_json(project.folder / "data/models/model.json"), project.windows.ids[:9]
+    model = read_json(project.folder / "data/models/model.json")
+    some = project.windows.ids[:9]
     for ids, arguments, named in (
         ((), ("a",), "the text has 1 tokens; it must have at least --min_tokens, 4"),
         (some, ("--min_tokens", 1), "--min_tokens is 1; it must be from 2"),

@@ -158,13 +158,16 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
             answer = main([argument for argument in argv if argument != "--debug"])
             status = answer if type(answer) is int else 0
         except KeyboardInterrupt as raised:
-            cause, error = raised, Interrupted(signal.SIGINT, "interrupted; run the same command again")
+            cause = raised
+            error = Interrupted(signal.SIGINT, "interrupted; run the same command again")
         except UserError as raised:
             cause = error = raised
         except MemoryError as raised:
-            cause, error = raised, EnvironmentFailure(f"out of memory: {raised or 'an allocation failed'}")
+            cause = raised
+            error = EnvironmentFailure(f"out of memory: {raised or 'an allocation failed'}")
         except OSError as raised:
-            cause, error = raised, EnvironmentFailure(describe_os_error(raised))
+            cause = raised
+            error = EnvironmentFailure(describe_os_error(raised))
         is_broken_pipe = isinstance(cause, BrokenPipeError)
         if _output_is_closed("\n" if is_broken_pipe else "") and (error is None or is_broken_pipe):
             return 128 + signal.SIGPIPE

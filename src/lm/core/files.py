@@ -40,7 +40,8 @@ def atomic_folder(path: Path | str) -> Iterator[Path]:
     """Yield an empty temporary folder; on success rename it to `path`, in place of the old folder."""
     path = Path(path)
     with _temporary_beside(path) as temporary:
-        new, old = temporary / "new", temporary / "old"
+        new = temporary / "new"
+        old = temporary / "old"
         new.mkdir(parents=True)
         yield new
         _sync_tree(new)

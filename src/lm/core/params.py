@@ -71,7 +71,8 @@ def read_section(path: Path | str, name: str, section_type: type[Section] | type
 
 def find_problems(path: Path | str, sections: Mapping[str, typing.Any]) -> list[str]:
     """Return a sentence for each value that is wrong in the sections of a file, given by name → type, each once."""
-    content, problems = read_yaml(path), []
+    content = read_yaml(path)
+    problems = []
     for name, section_type in sections.items():
         try:
             _section_of(content, path, name, section_type)
@@ -211,7 +212,8 @@ def _dataclass(value, wanted, name: str, problems: list[str]) -> typing.Any:
     if not isinstance(value, dict):
         problems.append(f"{name} is {value!r}, not a mapping")
         return None
-    num_problems, fields = len(problems), _field_types(wanted)
+    num_problems = len(problems)
+    fields = _field_types(wanted)
 
     # Compare the names.
     for key in value:

@@ -57,7 +57,8 @@ def text_pieces(ids: np.ndarray, copies: list[Copy], tokenizer: Tokenizer) -> li
         owner[copies[number].begin : copies[number].end] = number
     begins = np.flatnonzero(np.diff(owner, prepend=-2)).tolist()
     places = [len(tokenizer.decode(ids[:begin]).rstrip("\ufffd")) for begin in begins]  # so that no character is cut
-    text, owners = tokenizer.decode(ids), owner[begins].tolist()
+    text = tokenizer.decode(ids)
+    owners = owner[begins].tolist()
     texts = [text[place:end] for place, end in itertools.pairwise([*places, len(text)])]
     return [(text, copies[i].length if i >= 0 else 0) for text, i in zip(texts, owners, strict=True)]
 
@@ -80,7 +81,8 @@ def _shared_ngrams(texts: list[np.ndarray], stream: np.ndarray, n: int) -> Itera
         hashes = ngram_hashes(block[at[:, None] + np.arange(n)].ravel(), n)[::n]
         places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
         is_shared = known[places] == hashes
-        positions, places = start + at[is_shared], places[is_shared]
+        positions = start + at[is_shared]
+        places = places[is_shared]
         for place in np.unique(places):
             for j in np.flatnonzero(group == place):
                 yield *begins[j], positions[places == place]

@@ -67,7 +67,9 @@ def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
 
 def summarize_sources(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     """Return {"sources": name → results} of the sources with text, in the stream's order; {} for a plain source."""
-    nats, utf8_bytes, sources = documents["nats"], documents["utf8_bytes"], documents.get("source")
+    nats = documents["nats"]
+    utf8_bytes = documents["utf8_bytes"]
+    sources = documents.get("source")
     if sources is None:
         return {}
     rows = {name: sources == name for name in dict.fromkeys(sources[utf8_bytes > 0])}
@@ -76,8 +78,10 @@ def summarize_sources(documents: dict[str, np.ndarray]) -> dict[str, dict]:
 
 def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     """Return bits per byte of the tokens that selected the model, of all others, and of the clean documents."""
-    nats, utf8_bytes = documents["nats"], documents["utf8_bytes"]
-    model_selection_nats, model_selection_bytes = documents["model_selection_nats"], documents["model_selection_bytes"]
+    nats = documents["nats"]
+    utf8_bytes = documents["utf8_bytes"]
+    model_selection_nats = documents["model_selection_nats"]
+    model_selection_bytes = documents["model_selection_bytes"]
     clean = documents["contaminated_fraction"] < CLEAN_BELOW
     sections = {
         "model_selection": (model_selection_nats, model_selection_bytes),
@@ -110,7 +114,8 @@ def sum_by_span(values: np.ndarray, spans: np.ndarray) -> np.ndarray:
     it takes 8 bytes for each value.
     """
     # From each start to the next one; the last sum would go on to the end of the values.
-    starts, end = spans[:, 0], spans[-1, 1]
+    starts = spans[:, 0]
+    end = spans[-1, 1]
     return np.add.reduceat(values[:end], starts, dtype=np.float64)
 
 

@@ -168,7 +168,8 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, min_p)
     if not prompt_ids:
         raise ValueError("prompt_ids is empty; it must hold at least one id: begin a text with the end-of-text id")
-    total, limit = len(prompt_ids) + max_new_tokens, model.config.max_seq_len
+    total = len(prompt_ids) + max_new_tokens
+    limit = model.config.max_seq_len
     require(total <= limit, "prompt plus max_new_tokens", total, f"at most max_seq_len ({limit})")
     # A generator of its own, so that the errors above are raised now and not at the first id.
     return _generate(model, prompt_ids, max_new_tokens, generator, sampling, eot_id, use_cache)

@@ -39,7 +39,8 @@ def ratio_interval(
     bootstrap-t interval (Efron and Tibshirani 1993, 12.5; Hall 1988). p is the larger of both p-values, so
     p ≤ 1 - confidence exactly if the interval excludes zero. docs/metrics.md gives the measured coverage.
     """
-    values, sizes = values[sizes > 0], sizes[sizes > 0].astype(np.float64)
+    values = values[sizes > 0]
+    sizes = sizes[sizes > 0].astype(np.float64)
     ratio = float(values.sum() / sizes.sum())
     if not values.any():
         return Estimate(0.0, 0.0, 0.0, 0.0, 1.0)
@@ -52,8 +53,10 @@ def ratio_interval(
     sizes_of_z = np.sort(np.abs(drawn))
     # The ranks at which the p-value is just `1 - confidence`; 1e-9 makes up for rounding.
     both = math.floor((1 - confidence) * (resamples + 1) + 1e-9)
-    widest, tail = float(sizes_of_z[-both]), max(1, both // 2)
-    least, most = min(float(drawn[tail - 1]), -widest), max(float(drawn[-tail]), widest)
+    widest = float(sizes_of_z[-both])
+    tail = max(1, both // 2)
+    least = min(float(drawn[tail - 1]), -widest)
+    most = max(float(drawn[-tail]), widest)
     low, high = (ratio - se * _t_of(end, df) for end in (most, least))
     in_tail = min(np.count_nonzero(drawn <= z), np.count_nonzero(drawn >= z))
     count = int(max(2 * (1 + in_tail), 1 + np.count_nonzero(sizes_of_z >= abs(z))))
@@ -79,7 +82,8 @@ def studentized(values: np.ndarray, sizes: np.ndarray, true_ratio: np.ndarray | 
     # sums over documents: the covariance itself would be a D × D matrix for each of the resamples.
     scaled = np.square(weights) / kept
     sums = [(scaled * weights**power).sum(-1) for power in range(3)]
-    whole, own = squares[..., 0], (scaled * (squares - 2 * weights)) ** 2
+    whole = squares[..., 0]
+    own = (scaled * (squares - 2 * weights)) ** 2
     norm = whole**2 * sums[0] ** 2 + 2 * sums[0] * sums[2] + 2 * sums[1] ** 2 - 4 * whole * sums[0] * sums[1]
     df = whole**2 / (norm - own.sum(-1) + (weights**4).sum(-1))
     t = np.clip((ratio[..., 0] - true_ratio) / np.maximum(se, 1e-100), -1e100, 1e100)
@@ -99,8 +103,11 @@ def _resampled(values: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, 
     Log sizes are drawn from a kernel density with their own mean and variance (Silverman and Young 1987); a
     document's rate is linear in its log size, plus a residual drawn from those of all documents.
     """
-    count, rates, logs = len(sizes), values / sizes, np.log(sizes)
-    middle, variance = logs.mean(), logs.var(ddof=1)
+    count = len(sizes)
+    rates = values / sizes
+    logs = np.log(sizes)
+    middle = logs.mean()
+    variance = logs.var(ddof=1)
     offsets = logs - middle
     slope = offsets @ rates / (offsets @ offsets) if variance > 1e-12 else 0.0
     scatter = (rates - rates.mean() - slope * offsets) * math.sqrt(count / (count - 2))
@@ -110,11 +117,13 @@ def _resampled(values: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, 
     shrunk = offsets / math.sqrt(1 + bandwidth**2)
     kernel = variance * bandwidth**2 / (1 + bandwidth**2)
     truth = rates.mean() + slope * (kernel + np.average(shrunk, weights=np.exp(shrunk)))
-    drawn, block = [], max(1, _BLOCK // count)
+    drawn = []
+    block = max(1, _BLOCK // count)
     for done in range(0, resamples, block):
         shape = min(block, resamples - done), count
         log_size = rng.choice(shrunk, shape) + math.sqrt(kernel) * rng.normal(size=shape)
-        rate, size = rates.mean() + slope * log_size + rng.choice(scatter, shape), np.exp(log_size)
+        rate = rates.mean() + slope * log_size + rng.choice(scatter, shape)
+        size = np.exp(log_size)
         drawn.append(studentized(rate * size, size, truth)[0])
     return np.concatenate(drawn)
 

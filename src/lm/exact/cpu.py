@@ -57,7 +57,8 @@ from lm.exact.registers import (
 from lm.exact.threads import get_num_threads
 
 f32 = np.float32
-ZERO, ONE = f32(0), f32(1)
+ZERO = f32(0)
+ONE = f32(1)
 E0, E1, E2, E3, E4, E5, E6 = EXP_COEFFICIENTS
 
 # What follows decides how fast the loops are, and no bit.
@@ -757,7 +758,10 @@ def adamw_loop(x, grad, mean, square, beta1, beta2, decay, size, root, eps, part
     keep2 = ONE - beta2
     # Views of this part count from 0, so that LLVM computes with vectors.
     own = slice(len(x) * part // parts, len(x) * (part + 1) // parts)
-    x, grad, mean, square = x[own], grad[own], mean[own], square[own]
+    x = x[own]
+    grad = grad[own]
+    mean = mean[own]
+    square = square[own]
     for j in range(len(x)):
         mean[j] = mean[j] * beta1 + grad[j] * keep1
         square[j] = square[j] * beta2 + grad[j] * grad[j] * keep2

@@ -1112,7 +1112,9 @@ def short_attention_gradient(
     B, T, H, D = q.shape
     K = k.shape[2]
     window = p.shape[3]
-    grad_q, grad_k, grad_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    grad_q = torch.empty_like(q)
+    grad_k = torch.empty_like(k)
+    grad_v = torch.empty_like(v)
     slopes = torch.empty_like(p)
     constants = short_constants(D)
     rows = constants["ROWS"]
@@ -1269,7 +1271,8 @@ def orthogonalize(updates: Tensor, coefficients: Sequence[float], num_steps: int
     sums, blocks = block_sums([*updates])
     sizes = updates.new_empty(num_matrices)
     launch(matrix_sizes_kernel, (num_matrices,), sums, sizes, blocks[0], num_warps=1)
-    x, next_x = torch.empty_like(updates), torch.empty_like(updates)
+    x = torch.empty_like(updates)
+    next_x = torch.empty_like(updates)
     numbers = num_rows * num_columns
     launch(divide_kernel, (cdiv(numbers, NUMBERS), num_matrices), updates, sizes, x, numbers, BLOCK=NUMBERS)
 

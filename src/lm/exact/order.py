@@ -303,7 +303,8 @@ def attention_gradient(grad, q, k, v, first, p):
     grad_q = np.empty_like(q)
     grad_k = np.zeros_like(k)
     grad_v = np.zeros_like(v)
-    H, K = q.shape[2], k.shape[2]
+    H = q.shape[2]
+    K = k.shape[2]
     for b, h in np.ndindex(len(q), H):
         group = h // (H // K)
         of_weights = product(grad[b, :, h], v[b, :, group].T)
@@ -332,7 +333,9 @@ def short_attention(q, k, v, first, window):
 
 def short_attention_gradient(grad, q, k, v, first, p):
     """Return the gradients of q, k and v of `short_attention`; S is T."""
-    grad_q, grad_k, grad_v = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    grad_q = np.zeros_like(q)
+    grad_k = np.zeros_like(k)
+    grad_v = np.zeros_like(v)
     B, T, H, _ = q.shape
     for b, t, h in np.ndindex(B, T, H):
         group = h // (H // k.shape[2])

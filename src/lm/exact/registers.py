@@ -18,7 +18,9 @@ from numba.extending import intrinsic, register_model
 
 from lm.exact.order import LANES
 
-FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+FLOAT = ir.FloatType()
+INT32 = ir.IntType(32)
+INT64 = ir.IntType(64)
 
 
 def vector_size() -> tuple[int, int]:

@@ -68,14 +68,16 @@ class ThreadTuner:
 
     def _look(self) -> None:
         """Measure what other processes used since the last look, and set the number of threads."""
-        now, busy_s = time.monotonic(), _foreign_cpu_seconds()
+        now = time.monotonic()
+        busy_s = _foreign_cpu_seconds()
         if busy_s is None or self._busy_s is None:
             # Nothing can be measured here: take all threads from now on.
             self.adapts, self.threads = False, self.most
         else:
             self.foreign = max(0.0, (busy_s - self._busy_s) / (now - self._looked))  # cores
             self.threads = max(1, min(self.most, len(_usable_cores()) - round(self.foreign)))
-        self._looked, self._busy_s = now, busy_s
+        self._looked = now
+        self._busy_s = busy_s
         self._set()
 
     def _set(self) -> None:
@@ -103,7 +105,8 @@ def _foreign_cpu_seconds() -> float | None:
     Time with lowered priority (nice) does not count, for such a process gives way to this one. None: the system lists
     fewer cores than it numbers, as in an LXC container or with cores that are switched off.
     """
-    times, cores = psutil.cpu_times(percpu=True), _usable_cores()
+    times = psutil.cpu_times(percpu=True)
+    cores = _usable_cores()
     if max(cores) >= len(times):
         return None
     total = sum(times[core].user + times[core].system for core in cores)

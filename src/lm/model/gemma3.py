@@ -60,7 +60,8 @@ def rotary_table(num_positions: int, head_dim: int, base: float, device) -> tupl
     frequency = torch.tensor([base ** (-i / head_dim) for i in range(0, head_dim, 2)])
     angle = (torch.arange(num_positions)[:, None, None] * frequency).double()  # (T, 1, D/2), rounded as published
     # float64 hides that the last bit of a cosine differs between processors: for one angle in a billion it might not.
-    cos, sin = angle.cos().float().to(device), angle.sin().float().to(device)
+    cos = angle.cos().float().to(device)
+    sin = angle.sin().float().to(device)
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
@@ -88,7 +89,10 @@ class Attention(Layer):
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
-        C, H, K, D = config.d_model, config.n_head, config.n_kv_head, config.head_dim
+        C = config.d_model
+        H = config.n_head
+        K = config.n_kv_head
+        D = config.head_dim
         self.layer, self.head_dim, self.scale = layer, D, config.query_pre_attn_scalar**-0.5
         self.window = config.window(layer)
         self.max_seq_len = config.max_seq_len
@@ -106,8 +110,11 @@ class Attention(Layer):
         """
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
-        q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
-        q, k = rotate(self.q_norm(q), table).to(v.dtype), rotate(self.k_norm(k), table).to(v.dtype)
+        q = self.q_proj(x).view(heads)
+        k = self.k_proj(x).view(heads)
+        v = self.v_proj(x).view(heads)
+        q = rotate(self.q_norm(q), table).to(v.dtype)
+        k = rotate(self.k_norm(k), table).to(v.dtype)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), (B, K, T, D) twice
         if cache is not None:
             cached_window = self.math.cached_window(self.window, self.max_seq_len)
@@ -341,9 +348,13 @@ class Gemma3Model(Layer):
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
     """Return the number of parameters by component and in "total"; the head is the embedding and counts once."""
-    C, L, D = config.d_model, config.n_layer, config.head_dim
+    C = config.d_model
+    L = config.n_layer
+    D = config.head_dim
     attention = L * 2 * C * D * (config.n_head + config.n_kv_head)
-    embedding, mlp, norms = config.vocab_size * C, L * 3 * C * config.d_ff, L * (4 * C + 2 * D) + C
+    embedding = config.vocab_size * C
+    mlp = L * 3 * C * config.d_ff
+    norms = L * (4 * C + 2 * D) + C
     counts = {"embedding": embedding, "attention": attention, "mlp": mlp, "norms": norms}
     return counts | {"total": sum(counts.values())}
 
@@ -357,7 +368,8 @@ def flops_per_token(config: ModelConfig, seq_len: int, sampled_vocab_size: int |
     """
     windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
-    weights, scores = count_parameters(config), 12 * config.n_head * config.head_dim * context
+    weights = count_parameters(config)
+    scores = 12 * config.n_head * config.head_dim * context
     entries = min(sampled_vocab_size or config.vocab_size, config.vocab_size)
     flops: dict[str, float] = {"attention": 6.0 * weights["attention"], "scores": scores, "mlp": 6.0 * weights["mlp"]}
     flops["head"] = 6.0 * entries * config.d_model

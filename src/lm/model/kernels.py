@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 PRODUCTS_UP_TO = 512  # tokens; see `takes_products`
 FLEX_FROM = 128  # tokens, a block of FlexAttention; for fewer, torch would choose its kernel for generation
 # Wider heads need more shared memory than most GPUs have (github.com/pytorch/pytorch, #198224); an H100 has 227 KiB.
-FLEX_HEAD_DIM, FLEX_SHARED_BYTES = 128, 200 * 1024
+FLEX_HEAD_DIM = 128
+FLEX_SHARED_BYTES = 200 * 1024
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
 # Of the memory of a GPU that is free in the first step, when the optimizers have no moments yet. Fewer than 2**31
 # numbers, the padding of the head included, have indices of 32 bits, which are faster.

@@ -89,9 +89,11 @@ def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -
     """Return the dtype to compute in, and print why; "auto" is `earlier`, that of the run so far, or the faster one."""
     reason = "train.dtype"
     if name == "auto" and not has_bfloat16(device):
-        name, reason = "float32", f"this {device.type} has no instructions for bfloat16"
+        name = "float32"
+        reason = f"this {device.type} has no instructions for bfloat16"
     elif name == "auto" and earlier:
-        name, reason = earlier, "as the run began"
+        name = earlier
+        reason = "as the run began"
     elif name == "auto":
         speedup = math.inf if device.type == "cuda" else bfloat16_speedup(device)
         name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
@@ -259,7 +261,9 @@ def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None
     size = size or PEAK_SIZES[device.type]
     a = torch.ones(size, size, dtype=dtype, device=device)
     products = torch.empty_like(a)
-    best, count, end = math.inf, 1, time.perf_counter() + seconds
+    best = math.inf
+    count = 1
+    end = time.perf_counter() + seconds
     while time.perf_counter() < end or best == math.inf:
         started = time.perf_counter()
         for _ in range(count):

@@ -57,7 +57,8 @@ def score_strides(
     between_batches=lambda: None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return what `score_tokens` returns, for each stride; a window that several strides need is scored once."""
-    num_tokens, start_id = len(tokens.ids), getattr(model, "document_start_id", None)
+    num_tokens = len(tokens.ids)
+    start_id = getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
     scored = [(np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)) for _ in strides]
     needed: dict[int, list[tuple[int, int]]] = defaultdict(list)  # start of a window: number of the stride, first token

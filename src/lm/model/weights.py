@@ -149,7 +149,8 @@ def load_initial(
     model, record = load_trained(folder, torch.device("cpu"), numerics)
     advice = f"set tokenizer.name to folder and tokenizer.path to {folder}"
     check_trained_with(tokenizer_sha256, "the tokenizer of the training tokens", folder, record, advice)
-    needed, actual = dataclasses.asdict(config), dataclasses.asdict(model.config)
+    needed = dataclasses.asdict(config)
+    actual = dataclasses.asdict(model.config)
     differences = [f"{name} is {actual[name]}, not {value}" for name, value in needed.items() if actual[name] != value]
     if differences:
         where = f"{folder / RECORD}: {', '.join(differences)}"

@@ -168,7 +168,8 @@ def write_split(folder: Path, split: str, rows: Iterable[Rows], names: list[str]
     options = {"use_dictionary": [SOURCE], "write_statistics": False, **PARQUET}
     with pq.ParquetWriter(path, SCHEMA, **options) as writer:
         for batch, lengths in _row_groups(rows):
-            texts, numbers = batch.column(0), np.from_dlpack(batch.column(1))
+            texts = batch.column(0)
+            numbers = np.from_dlpack(batch.column(1))
             sizes = pc.cast(pc.binary_length(texts), pa.int64())
             sources = pa.array(names).take(pa.array(numbers))
             writer.write_table(pa.Table.from_arrays([texts, sources, sizes], schema=SCHEMA))
@@ -187,13 +188,15 @@ def write_split(folder: Path, split: str, rows: Iterable[Rows], names: list[str]
 
 def _row_groups(rows: Iterable[Rows]) -> Iterator[Rows]:
     """Join batches until they have about GROUP_CHARS characters, which a row group holds."""
-    group, num_chars = [], 0
+    group = []
+    num_chars = 0
     for batch, lengths in rows:
         group.append((batch, lengths))
         num_chars += int(lengths.sum()) + ROW_CHARS * len(lengths)
         if num_chars >= GROUP_CHARS:
             yield _joined(group)
-            group, num_chars = [], 0
+            group = []
+            num_chars = 0
     if group:
         yield _joined(group)
 

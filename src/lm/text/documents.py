@@ -123,7 +123,10 @@ def iter_chunks(
     raw: Path, manifest: dict, text_slice: Slice, chunk_chars: int, row_groups: range | None = None
 ) -> Iterator[Chunk]:
     """Yield the documents of the slice in order; those of a chunk begin within the same `chunk_chars` characters."""
-    pending, number, position, first_document = [], 0, 0, 0
+    pending = []
+    number = 0
+    position = 0
+    first_document = 0
     for batch, lengths in iter_rows(raw, manifest, text_slice, row_groups):
         numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
@@ -152,7 +155,8 @@ def _chunk(pending: list[Rows], first_document: int) -> Chunk:
 def count_sources(sources: pa.Array, sizes: np.ndarray) -> dict[str, SourceCount]:
     """Return the counts of each source, in the order of its first document, given documents' sources and bytes (n,)."""
     encoded = sources.dictionary_encode()
-    numbers, names = np.from_dlpack(encoded.indices), encoded.dictionary.to_pylist()
+    numbers = np.from_dlpack(encoded.indices)
+    names = encoded.dictionary.to_pylist()
     return {
         name: SourceCount(int(np.count_nonzero(numbers == number)), int(sizes[numbers == number].sum()))
         for number, name in enumerate(names)

@@ -30,7 +30,8 @@ def digest(text: str) -> int:
 
 def digest_texts(texts: Iterable[str]) -> Digests:
     """Return the digests of all documents of a split, 16 bytes each."""
-    exact, folded = array("Q"), array("Q")
+    exact = array("Q")
+    folded = array("Q")
     for text in texts:
         words = " ".join(text.split())
         exact.append(digest(text))

@@ -40,7 +40,8 @@ class KeyedDocuments(NamedTuple):
 
 def interleave(sources: list[MixtureSource], weights: list[float]) -> Iterator[Rows]:
     """Yield batches (text, number of the source) of the mixed stream; each weight is above 0."""
-    sum_of_weights, total = sum(weights), sum(source.num_bytes for source in sources)
+    sum_of_weights = sum(weights)
+    total = sum(source.num_bytes for source in sources)
     streams = [_keyed(source, weight / sum_of_weights, total) for source, weight in zip(sources, weights, strict=True)]
     waiting = [next(stream, None) for stream in streams]
     while last_keys := [documents.keys[-1] for documents in waiting if documents]:

@@ -22,7 +22,8 @@ from tqdm import tqdm
 from lm.core.params import FRACTION, Range
 
 RECALL = 0.98  # probability that two documents whose similarity is the threshold are compared at all
-MAX_NGRAM_WORDS, MAX_PERMUTATIONS = 100, 4096
+MAX_NGRAM_WORDS = 100
+MAX_PERMUTATIONS = 4096
 _SEED = 1  # of the permutations
 _ROWS_AT_ONCE = 512  # signatures that are Python integers in between
 _PAIRS_AT_ONCE = 1 << 14  # that are compared
@@ -96,7 +97,8 @@ def _signatures(batches: Iterable[Sequence[str]], params: NearDuplicates) -> np.
         hashes, offsets = ngram_hashes(texts, params.ngram_words)
         for i in range(0, len(texts), _ROWS_AT_ONCE):
             begins = offsets[i : i + _ROWS_AT_ONCE + 1]
-            own, begins = hashes[begins[0] : begins[-1]], begins - begins[0]
+            own = hashes[begins[0] : begins[-1]]
+            begins = begins - begins[0]
             matrix = RMinHash.digest_matrix_from_flat_token_hashes(own, begins, params.num_permutations, _SEED)
             content += np.array(matrix.to_rows(), np.uint32).tobytes()
     return np.frombuffer(content, np.uint32).reshape(-1, params.num_permutations)
@@ -183,9 +185,11 @@ def _join_similar(
 ) -> None:
     """Join the pairs (n,), (n,) whose signatures agree in at least `least_equal` hashes."""
     is_open = clusters.find(left) != clusters.find(right)
-    left, right = left[is_open], right[is_open]
+    left = left[is_open]
+    right = right[is_open]
     for begin in range(0, len(left), _PAIRS_AT_ONCE):
-        a, b = left[begin : begin + _PAIRS_AT_ONCE], right[begin : begin + _PAIRS_AT_ONCE]
+        a = left[begin : begin + _PAIRS_AT_ONCE]
+        b = right[begin : begin + _PAIRS_AT_ONCE]
         num_equal = np.count_nonzero(signatures[a] == signatures[b], axis=1)
         is_similar = num_equal >= least_equal
         clusters.join(a[is_similar], b[is_similar])

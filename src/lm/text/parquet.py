@@ -15,7 +15,8 @@ from lm.core.files import PARQUET, sha256_file
 
 # Row groups are read whole, so these sizes bound memory; each group and batch costs some time.
 GROUP_CHARS, ROW_CHARS = 4_000_000, 100  # characters per group; each row counts ROW_CHARS more
-BATCH_BYTES, MAX_BATCH_ROWS = 1 << 21, 8192
+BATCH_BYTES = 1 << 21
+MAX_BATCH_ROWS = 8192
 STRINGS = (pa.string(), pa.large_string())
 
 
@@ -30,13 +31,15 @@ def write_documents(path: Path, texts: Iterable[str | None], column: str = "text
 
 def _row_groups(texts: Iterable[str | None]) -> Iterator[list[str | None]]:
     """Group texts into lists of about GROUP_CHARS characters."""
-    group, num_chars = [], 0
+    group = []
+    num_chars = 0
     for text in texts:
         group.append(text)
         num_chars += len(text or "") + ROW_CHARS
         if num_chars >= GROUP_CHARS:
             yield group
-            group, num_chars = [], 0
+            group = []
+            num_chars = 0
     if group:
         yield group
 
@@ -90,13 +93,16 @@ def iter_batches(
 
 def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:
     """Read a split, whose files errors call `names`; return its entry in the manifest, without null and empty rows."""
-    files, kept, dropped = [], {"documents": 0, "characters": 0, "utf8_bytes": 0}, {"null": 0, "empty": 0}
+    files = []
+    kept = {"documents": 0, "characters": 0, "utf8_bytes": 0}
+    dropped = {"null": 0, "empty": 0}
     paths = sorted((folder / split).glob("*.parquet"))
     names = names or [str(path) for path in paths]
     for path, name in zip(paths, names, strict=True):
         files.append({"path": f"{split}/{path.name}", "sha256": sha256_file(path), "bytes": path.stat().st_size})
         for batch in iter_batches(path, [column], name):
-            texts, lengths = batch.column(0), pc.fill_null(pc.binary_length(batch.column(0)), 0)
+            texts = batch.column(0)
+            lengths = pc.fill_null(pc.binary_length(batch.column(0)), 0)
             num_empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0  # the sum of no rows is null
             dropped["null"] += texts.null_count
             dropped["empty"] += num_empty - texts.null_count

@@ -14,7 +14,8 @@ Rows = tuple[pa.RecordBatch, np.ndarray]  # documents with the text in column 0;
 
 def measured(batch: pa.RecordBatch) -> Rows:
     """Return a batch and the characters of each text, 0 for null."""
-    texts, content = batch.column(0), batch.column(0).buffers()[2]
+    texts = batch.column(0)
+    content = batch.column(0).buffers()[2]
     is_ascii = content is None or np.frombuffer(content, np.int8).min(initial=0) >= 0
     lengths = (pc.binary_length if is_ascii else pc.utf8_length)(texts)  # the first is a hundred times faster
     lengths = lengths.fill_null(0) if lengths.null_count else lengths
@@ -31,7 +32,8 @@ def keep_rows(rows: Rows, is_kept: np.ndarray) -> Rows:
 
 def rows_within(rows: Iterable[Rows], text_slice: Slice, where: str) -> Iterator[Rows]:
     """Yield the rows with text that begin in `text_slice`. Raise NoDocument for none, DataError for too few."""
-    position, is_empty = 0, True
+    position = 0
+    is_empty = True
     for batch, lengths in rows:
         ends = position + np.cumsum(lengths)
         starts = ends - lengths

@@ -40,7 +40,8 @@ class Selection:
     near_duplicates: NearDuplicateRule
 
     def __post_init__(self):
-        least, most = self.min_chars, self.max_chars
+        least = self.min_chars
+        most = self.max_chars
         is_ordered = least is None or most is None or least <= most
         require(is_ordered, "min_chars", least, f"at most max_chars, which is {most}")
 

@@ -85,7 +85,8 @@ def mark_documents(batches: Iterator[Batch], selection: Selection) -> Marks:
 
 def kept_texts(batches: Iterator[Batch], marks: Marks) -> Iterator[list[str]]:
     """Yield the texts of the documents that no rule has dropped, batch by batch."""
-    position, is_kept = 0, marks.is_kept
+    position = 0
+    is_kept = marks.is_kept
     for _, texts in batches:
         kept = np.flatnonzero(is_kept[position : position + len(texts)])
         if len(kept):
@@ -95,7 +96,9 @@ def kept_texts(batches: Iterator[Batch], marks: Marks) -> Iterator[list[str]]:
 
 def texts_at(batches: Iterator[Batch], numbers: Sequence[int]) -> dict[int, str]:
     """Return the texts of the documents with some numbers."""
-    found, first, wanted = {}, 0, np.unique(np.asarray(numbers, np.int64))
+    found = {}
+    first = 0
+    wanted = np.unique(np.asarray(numbers, np.int64))
     for _, texts in batches:
         begin, end = np.searchsorted(wanted, [first, first + len(texts)])
         found |= {int(i): texts[i - first] for i in wanted[begin:end]}

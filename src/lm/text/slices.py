@@ -53,7 +53,8 @@ def slice_from(recorded: dict) -> Slice:
 
 def reject_overlap(train: Slice, validation: Slice, where: str) -> None:
     """Raise ParamsError if the two slices have a character in common."""
-    start, end = max(train.start_char, validation.start_char), min(train.end_char, validation.end_char)
+    start = max(train.start_char, validation.start_char)
+    end = min(train.end_char, validation.end_char)
     if train.split == validation.split and start < end:
         overlap = f"characters {start} to {end} of split {train.split!r}"
         raise ParamsError(f"{where}: train and validation share {overlap}; move validation.start_char")
@@ -71,8 +72,10 @@ def check_weights(weights: dict[str, float], sources: Collection[str], where: st
 
 def check_slice(manifest: dict, text_slice: Slice) -> None:
     """Raise DataError if the split does not exist or is shorter than the slice."""
-    splits, source = manifest["splits"], f"sources.{manifest['source']}"
-    split, start = text_slice.split, text_slice.start_char
+    splits = manifest["splits"]
+    source = f"sources.{manifest['source']}"
+    split = text_slice.split
+    start = text_slice.start_char
     if split not in splits:
         raise DataError(f"{source} has no split {split!r}; its splits are {', '.join(splits)}")
     total = splits[split]["characters"]

@@ -88,13 +88,15 @@ def text_sha256(text: str) -> bytes:
 
 def in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """Group texts, in order, into lists of about BATCH_CHARS characters."""
-    batch, num_chars = [], 0
+    batch = []
+    num_chars = 0
     for text in texts:
         batch.append(text)
         num_chars += len(text) + 1
         if num_chars >= BATCH_CHARS:
             yield batch
-            batch, num_chars = [], 0
+            batch = []
+            num_chars = 0
     if batch:
         yield batch
 
@@ -104,7 +106,8 @@ class Survey:
 
     def __init__(self, ngram_words: int):
         self.ngram_words = ngram_words
-        self.digests, self.lengths = bytearray(), []
+        self.digests = bytearray()
+        self.lengths = []
         self._blocks, self._num_ngrams, self._highest = [], 0, np.uint64(2**64 - 1)
 
     def collect_ngrams(self, batches: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
@@ -138,7 +141,8 @@ class Survey:
         """Return of each of the clusters (D,) the fraction of its n-grams that another cluster has too: (D,)."""
         hashes, documents = (np.concatenate(arrays) for arrays in zip(*self._blocks, strict=True))
         order = np.argsort(hashes)
-        hashes, owners = hashes[order], clusters[documents[order]]
+        hashes = hashes[order]
+        owners = clusters[documents[order]]
         starts = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]])[: len(hashes)])
         if not len(starts):
             return np.zeros(len(clusters))

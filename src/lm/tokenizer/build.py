@@ -174,7 +174,8 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     try:
         with _os_errors():
             auto.save_pretrained(folder)
-        eos_id, unk_id = auto.eos_token_id, auto.unk_token_id
+        eos_id = auto.eos_token_id
+        unk_id = auto.unk_token_id
     except OSError:
         raise
     except Exception as error:

@@ -35,7 +35,8 @@ def train_bpe(
     merged within the pieces of `pretokenizer`, a name of lm.tokenizer.pretokenize.PATTERNS. Words longer than
     LONG_WORD_CHARS are cut.
     """
-    tokenizer, alphabet = Tokenizer(BPE()), ByteLevel.alphabet()
+    tokenizer = Tokenizer(BPE())
+    alphabet = ByteLevel.alphabet()
     tokenizer.pre_tokenizer = backend_pretokenizer(pretokenizer)
     trainer = BpeTrainer(vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
     cut_batches = ([piece for text in texts for piece in cut_long_words(text)] for texts in batches)
@@ -89,7 +90,8 @@ def recover_merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
     """
     merges = []
     for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):
-        rank, pieces = ranks[token], [token[i : i + 1] for i in range(len(token))]
+        rank = ranks[token]
+        pieces = [token[i : i + 1] for i in range(len(token))]
         while len(pieces) > 2:
             pair_ranks = [ranks.get(left + right, rank) for left, right in itertools.pairwise(pieces)]
             first = pair_ranks.index(min(pair_ranks))

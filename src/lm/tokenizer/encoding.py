@@ -70,7 +70,8 @@ def show_progress(encoded: Encoded, total_chars: float) -> Encoded:
 
 def map_in_order(pool: Executor, work: Callable, items: Iterable, max_in_flight: int) -> Iterator[tuple]:
     """Yield (item, work(item)) in the order of `items`, with at most `max_in_flight` items submitted."""
-    items, pending = iter(items), deque()
+    items = iter(items)
+    pending = deque()
     while True:
         for item in itertools.islice(items, max_in_flight - len(pending)):
             pending.append((item, pool.submit(work, item)))

@@ -99,7 +99,8 @@ class Gigatoken:
 
     def summary(self) -> str:
         """Return one line about which library encoded what."""
-        instead, both = self.documents_by_tiktoken, self.documents_compared
+        instead = self.documents_by_tiktoken
+        both = self.documents_compared
         return f"gigatoken, {instead:,} documents by tiktoken instead, {both:,} by both for comparison"
 
     def encode(self, chunk: Chunk) -> np.ndarray:
@@ -170,5 +171,6 @@ class Gigatoken:
         self._text_bytes = 0
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc would keep free memory for the thread
             trim(0)
-        ranks, ends = self.tokenizer.folder / RANKS, {END: self.tokenizer.eot_id}
+        ranks = self.tokenizer.folder / RANKS
+        ends = {END: self.tokenizer.eot_id}
         self._backend = self._library.Tokenizer.from_tiktoken(ranks, pretokenizer=self._scheme, special_tokens=ends)

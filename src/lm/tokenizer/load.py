@@ -83,7 +83,8 @@ class Tokenizer:
     """
 
     def __init__(self, folder: Path, meta: dict):
-        self.folder, self.meta = folder, meta
+        self.folder = folder
+        self.meta = meta
         self.sha256 = sha256_file(folder / META)
         self.vocab_size: int = meta["vocab_size"]
         self.eot_id: int = meta["eot_id"]
@@ -208,7 +209,9 @@ def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:
         ranks = [(base64.b64decode(token, validate=True), int(rank)) for token, rank in lines]
     except ValueError as error:
         raise IntegrityError(f"{path}: not lines of a base64 token and its rank ({error}); {REBUILD}") from None
-    size, tokens, problem = len(ranks), {token for token, _ in ranks}, None
+    size = len(ranks)
+    tokens = {token for token, _ in ranks}
+    problem = None
     if sorted(rank for _, rank in ranks) != list(range(len(tokens))) or not tokens.issuperset(BYTES) or b"" in tokens:
         problem = "its ranks do not number every byte, and other tokens, from 0"
     elif (meta["eot_id"], meta["vocab_size"], set(meta["special_tokens"].values())) != (size, size + 1, {size}):

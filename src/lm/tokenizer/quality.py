@@ -18,7 +18,8 @@ _SCRIPT_OF_NAME = {"LATIN": "latin", "CYRILLIC": "cyrillic"} | dict.fromkeys(
 def measure_vocabulary(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
     """Return the card's entry on the tokenizer: results on the training text, and on the sources of validation."""
     counts = count_ids(train.ids, train.vocab_size)
-    texts, sizes = tokenizer.token_texts, tokenizer.token_bytes
+    texts = tokenizer.token_texts
+    sizes = tokenizer.token_bytes
     num_tokens = int(counts[sizes > 0].sum())  # without the ends of documents
     used = np.flatnonzero(counts)
     num_unused = tokenizer.vocab_size - len(used)
@@ -43,7 +44,8 @@ def measure_vocabulary(train: TokenFile, validation: TokenFile, tokenizer: Token
 
 def count_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict]:
     """Return each script's tokens and bytes per token, given how often each id occurs (V,)."""
-    num_tokens, num_bytes = Counter(), Counter()
+    num_tokens = Counter()
+    num_bytes = Counter()
     for token_id in np.flatnonzero(counts).tolist():
         if text := texts.get(token_id):
             script = script_of(text)
@@ -83,7 +85,8 @@ def count_sources(validation: TokenFile) -> dict[str, dict]:
     """
     sources = validation.meta.get("sources") or {}
     bounds = np.concatenate([[0], validation.spans[:, 1]])  # of the documents
-    counted, begin = {}, 0
+    counted = {}
+    begin = 0
     for name, source in sources.items():
         end = begin + source["documents"]
         if num_tokens := int(bounds[end] - bounds[begin]):

@@ -51,11 +51,14 @@ def shared_blocks(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> I
 
 def _shared_begins(ids: np.ndarray, start: int, end: int, others: np.ndarray, eot_id: int, n: int) -> np.ndarray:
     """Return at which positions start … end - 1 an n-gram begins that `others` contains: (end - start,) bool."""
-    known, count = np.empty(end - start, np.uint64), 0
+    known = np.empty(end - start, np.uint64)
+    count = 0
     for _, hashes in _ngrams_between(ids, start, end, eot_id, n):
         known[count : count + len(hashes)] = hashes
         count += len(hashes)
-    known, is_shared, begins = known[:count], np.zeros(count, bool), np.zeros(end - start, bool)
+    known = known[:count]
+    is_shared = np.zeros(count, bool)
+    begins = np.zeros(end - start, bool)
     if not count:
         return begins
     # Hashing twice costs less memory than keeping 8 bytes of position for each n-gram: hashes first, then positions.

@@ -62,7 +62,8 @@ def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe)
     `describe()` is called after the last chunk and returns the entries that describe the text. The stream is
     renamed last, so that a killed run leaves no .bin.
     """
-    digest, num_tokens = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    num_tokens = 0
     with atomic_write(path) as file:
         for chunk in chunks:
             assert chunk.dtype == DTYPES[dtype], f"ids are {chunk.dtype}, the file is {dtype}"
@@ -82,7 +83,8 @@ def make_sidecar(dtype: str, num_tokens: int, described: dict, sha256: str) -> d
 
 def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
     """Raise IntegrityError unless `meta`, read from `path`, describes a stream that this version can read."""
-    version, dtype = meta.get("format_version"), meta.get("dtype")
+    version = meta.get("format_version")
+    dtype = meta.get("dtype")
     if version != FORMAT_VERSION or dtype not in tuple(DTYPES):
         needed = f"{FORMAT_VERSION} and one of {', '.join(DTYPES)}"
         raise IntegrityError(
@@ -110,7 +112,8 @@ def open_tokens(path: Path | str, is_verified: bool = False) -> TokenFile:
 
 def _check_size(path: Path, meta: dict) -> None:
     """Raise IntegrityError if a file is missing or not as long as its sidecar says, DataError if both are empty."""
-    dtype, num_tokens = meta["dtype"], meta["tokens"]
+    dtype = meta["dtype"]
+    num_tokens = meta["tokens"]
     expected = num_tokens * DTYPES[dtype].itemsize
     if not path.exists():
         raise IntegrityError(f"{path}: missing beside its sidecar; run `dvc repro` or `dvc checkout`")
@@ -162,7 +165,8 @@ def document_spans(tokens: TokenFile) -> np.ndarray:
 
 def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:
     """Raise IntegrityError if the file was made with another tokenizer."""
-    recorded, needed = tokens.meta["tokenizer"]["sha256"], tokenizer_sha256
+    recorded = tokens.meta["tokenizer"]["sha256"]
+    needed = tokenizer_sha256
     if recorded != needed:
         made = f"made with tokenizer {recorded[:12]}…, data/tokenizer is {needed[:12]}…"
         raise IntegrityError(f"{tokens.path}: {made}; run `dvc repro`")

@@ -19,7 +19,8 @@ import psutil
 from lm.core.errors import DataError
 
 # The purpose of a generator, so that one seed gives independent draws.
-_ORDER, _OFFSET = 1, 2
+_ORDER = 1
+_OFFSET = 2
 
 
 def random_generator(*key: int) -> np.random.Generator:
@@ -72,12 +73,14 @@ class TokenWindows:
 
     def starts(self, step: int) -> np.ndarray:
         """Return the token position at which each window of a step begins: (B,) int64."""
-        number, end = step * self.batch_size, (step + 1) * self.batch_size
+        number = step * self.batch_size
+        end = (step + 1) * self.batch_size
         starts = []
         while number < end:
             # Take the windows of this step that are in the epoch of the first one, then go on with the next epoch.
             epoch = self.epoch_of(number)
-            epoch_begin, epoch_end = self._epoch_begins[epoch], self._epoch_begins[epoch + 1]
+            epoch_begin = self._epoch_begins[epoch]
+            epoch_end = self._epoch_begins[epoch + 1]
             order = shuffled(epoch_end - epoch_begin, self.seed, epoch)
             windows = order[number - epoch_begin : min(end, epoch_end) - epoch_begin].astype(np.int64)
             starts.append(self._offset(epoch) + windows * self.seq_len)
@@ -98,7 +101,8 @@ class TokenWindows:
 
         It is (epoch, (step, row) of each window, number of windows): fewer steps than windows if some are not read.
         """
-        readings, num_windows = [], num_steps * self.batch_size
+        readings = []
+        num_windows = num_steps * self.batch_size
         for epoch in range(self.epoch_of(num_windows - 1) + 1):
             # The windows that hold the tokens. The target of an input is the token after it, so the last token needs
             # no window of its own.

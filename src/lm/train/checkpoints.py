@@ -90,7 +90,8 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Return once the last checkpoint is on the disk."""
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        self._writing = None
         if writing is not None:
             writing.result()
 

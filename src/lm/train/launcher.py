@@ -109,7 +109,8 @@ class StopRequest:
     """
 
     def __init__(self, relayed: bool = False, verbose: bool = True):
-        self._relayed, self._verbose = relayed, verbose
+        self._relayed = relayed
+        self._verbose = verbose
         self._meaning = {RELAYED_AS[number] if relayed else number: number for number in RELAYED_AS}
 
     def __enter__(self):

@@ -67,7 +67,8 @@ class NgramAdamW(AdamW):
         world: World = SINGLE_PROCESS,
         numerics: Numerics = "fast",
     ):
-        num_buckets, width = len(ngrams.token_starts), embedding.shape[1]
+        num_buckets = len(ngrams.token_starts)
+        width = embedding.shape[1]
         self.embedding, self.ngrams, self.world = embedding, ngrams.to(embedding.device), world
         self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
         group = {"params": [self.changes], "weight_decay": 0.0, "lr_factor": NGRAM_LR_FACTOR}
@@ -76,7 +77,8 @@ class NgramAdamW(AdamW):
     @torch.no_grad()
     def step(self, closure=None):
         """Update the embedding; `closure` is unused, torch passes it."""
-        gradient, weight = self.embedding.grad, self.embedding
+        gradient = self.embedding.grad
+        weight = self.embedding
         assert gradient is not None
         if self.world.sharded:
             gradient, weight = gradient.full_tensor(), weight.to_local()  # pyright: ignore - DTensors
@@ -105,7 +107,8 @@ def orthogonalize(updates: Tensor, dtype: torch.dtype, numerics: Numerics = "fas
 
 def newton_schulz_flops(shape: Sequence[int]) -> int:
     """Return the FLOP of `orthogonalize` on one n x m matrix, n ≤ m: 4 n² m + 2 n³ a step (Jordan et al. 2024)."""
-    n, m = min(shape), max(shape)
+    n = min(shape)
+    m = max(shape)
     return NEWTON_SCHULZ_STEPS * (4 * n * n * m + 2 * n**3)
 
 
@@ -186,7 +189,8 @@ def build_optimizers(
     embedding = [p for name, p in named if "embed" in name]
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
     vectors = [p for _, p in named if p.ndim < 2]
-    decay, betas = params.weight_decay, (params.beta1, params.beta2)
+    decay = params.weight_decay
+    betas = (params.beta1, params.beta2)
     groups = [
         {"params": embedding, "weight_decay": 0.0, "lr_factor": params.embedding_lr_factor},
         {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},

@@ -76,8 +76,10 @@ def muon_flops(config: ModelConfig) -> float:
 
 def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
     """Return the shapes of the weight matrices of a block, transposed or not."""
-    C, F = config.d_model, config.d_ff
-    queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    C = config.d_model
+    F = config.d_ff
+    queries = config.n_head * config.head_dim
+    keys = config.n_kv_head * config.head_dim
     return [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
 
 
@@ -107,8 +109,10 @@ def activation_bytes(
     config: ModelConfig, tokens: int, seq_len: int, numerics: Numerics, device: str, dtype: torch.dtype
 ) -> int:
     """Return the bytes that the blocks keep for the backward pass of `tokens` (tests/lm/train/test_preflight.py)."""
-    C, F = config.d_model, config.d_ff
-    queries, keys = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    C = config.d_model
+    F = config.d_ff
+    queries = config.n_head * config.head_dim
+    keys = config.n_kv_head * config.head_dim
     # The inputs of four norms and of the matrices; queries and keys before and after their norm, values, the output of
     # attention; both parts of the gate, its gelu, and the product.
     gates = 3 if numerics == "exact" else 4
@@ -147,7 +151,8 @@ def reject_unequal_rows(params: TrainParams, world: World) -> None:
         problem = "train.numerics is exact, and train.shard of runtime.yaml is true: sharded weights have other bits"
         raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
     # Exact numerics average over micro-batches, which the ranks divide among themselves.
-    micro_batches, ranks = params.batch_tokens // params.micro_batch_tokens, world.world_size
+    micro_batches = params.batch_tokens // params.micro_batch_tokens
+    ranks = world.world_size
     if micro_batches % ranks:
         problem = f"train.numerics is exact: {micro_batches} micro-batches cannot be divided among {ranks} processes"
         remedy = "lower train.micro_batch_tokens, start fewer processes, or set train.numerics to fast"
@@ -180,7 +185,8 @@ def check_memory(plan: Plan, device: str, available_bytes: int) -> list[str]:
     """
     if plan.memory_bytes <= available_bytes:
         return []
-    needed, free = plan.memory_bytes / GIB, available_bytes / GIB
+    needed = plan.memory_bytes / GIB
+    free = available_bytes / GIB
     problem = f"the run needs about {needed:.1f} GiB, {free:.1f} GiB are free"
     if device == "cpu":
         raise EnvironmentFailure(f"{problem}; {LESS_MEMORY}")
@@ -199,7 +205,8 @@ def reject_missing_compiler(params: TrainParams) -> None:
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig) -> list[str]:
     """Return warnings about valid but suspicious settings, and a GPU that stays idle."""
-    messages, seq_len = idle_gpu_warnings(), params.seq_len
+    messages = idle_gpu_warnings()
+    seq_len = params.seq_len
     if config.sliding_window >= seq_len and config.full_attention_every > 1:
         wide = f"the model's sliding_window {config.sliding_window} is not shorter than train.seq_len {seq_len}"
         messages.append(f"{wide}: sliding attention is never active, every layer sees the whole context")

@@ -32,13 +32,16 @@ class Progress(tqdm):
             desc="train",
             disable=peak_flops is None,
         )
-        self.plan, self.state, self.peak_flops = plan, state, peak_flops
+        self.plan = plan
+        self.state = state
+        self.peak_flops = peak_flops
         self.started, self.first_step = time.monotonic(), state.step
         self.rows_shown = len(state.history.train)
 
     def show_validation(self) -> None:
         """Show the newest losses, the speed since the start of this process, and the time left."""
-        steps, seconds = self.state.step - self.first_step, time.monotonic() - self.started
+        steps = self.state.step - self.first_step
+        seconds = time.monotonic() - self.started
         (step, tokens, val_loss), train_rows = self.state.history.validation[-1], self.state.history.train
         if self.peak_flops is not None:
             mfu = self.plan.flops_per_step * steps / seconds / self.peak_flops

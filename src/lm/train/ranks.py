@@ -77,7 +77,8 @@ class World:
         while grads:
             size = np.cumsum([grad.numel() for grad in grads])
             end = max(1, int(np.searchsorted(size, BUCKET_NUMBERS, side="right")))
-            bucket, grads = grads[:end], grads[end:]
+            bucket = grads[:end]
+            grads = grads[end:]
             flat = torch.cat([grad.flatten() for grad in bucket])
             dist.all_reduce(flat)
             flat /= self.world_size

@@ -95,7 +95,8 @@ class TrainingState:
         return digest_of((name, self.world.gather(tensor)) for name, tensor in named_tensors(self._tensors()))
 
     def count_seconds(self, activity: str) -> None:
-        before, self.measured = self.measured, time.monotonic()
+        before = self.measured
+        self.measured = time.monotonic()
         self.seconds[activity] += self.measured - before
 
 

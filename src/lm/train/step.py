@@ -196,7 +196,8 @@ def learning_rate(step: int, params: TrainParams) -> float:
     "cosine" falls to min_lr after the warm-up; "wsd" stays at the peak and falls linearly over the last
     `decay_fraction` of the run (Hägele et al. 2024, arXiv 2405.18392). Where both ramps overlap, the smaller counts.
     """
-    max_steps, span = params.max_steps, params.peak_lr - params.min_lr
+    max_steps = params.max_steps
+    span = params.peak_lr - params.min_lr
     if params.schedule == "cosine":
         progress = max(0, step - params.warmup_steps) / max(1, max_steps - params.warmup_steps)
         scheduled = params.min_lr + span * 0.5 * (1 + exact.cos_pi(progress))
@@ -244,7 +245,8 @@ def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: to
     batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
     With `compile`, the last batch repeats its last window: another number of rows would need graphs of its own.
     """
-    world, batch_size = state.world, params.micro_batch_tokens // params.seq_len
+    world = state.world
+    batch_size = params.micro_batch_tokens // params.seq_len
     starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
     num_batches = -(-len(starts) // batch_size)
 

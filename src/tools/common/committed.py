@@ -96,7 +96,8 @@ def compare_with_committed() -> Comparison | None:
 
     # Inputs are what no stage has made.
     outputs_then = hashes(committed, "outs")
-    deps_now, deps_then = hashes(now, "deps"), hashes(committed, "deps")
+    deps_now = hashes(now, "deps")
+    deps_then = hashes(committed, "deps")
     inputs = [each.name for each in differences(deps_then, deps_now) if each.name not in outputs_now]
 
     # A run on a GPU has the same bits, and its model.json names the GPU.
@@ -106,7 +107,8 @@ def compare_with_committed() -> Comparison | None:
         outputs.remove(str(MODELS))
 
     # Parameters that presets of other names hold are compared field by field.
-    params_now, params_then = recorded_params(now), recorded_params(committed)
+    params_now = recorded_params(now)
+    params_then = recorded_params(committed)
     parameters = differences(preset_names_left_out(params_then), preset_names_left_out(params_now))
 
     return Comparison(

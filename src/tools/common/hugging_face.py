@@ -101,7 +101,8 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
 
 def read_pretrained(folder: Path) -> Gemma3Model:
     """Return the Gemma 3 of a folder, in float32. DataError for another model, IntegrityError for a damaged file."""
-    config, weights = read_config(folder / CONFIG), read_weights(folder)
+    config = read_config(folder / CONFIG)
+    weights = read_weights(folder)
     try:
         return build(config, weights, sum(path.stat().st_size for path in folder.glob("*.safetensors")))
     except (RuntimeError, TypeError, ValueError) as error:
@@ -162,7 +163,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 def read_exported_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
     """Return the exported model.json; raise IntegrityError if it describes other weights."""
     record = read_json(path, "export the model again")
-    config, recorded = recorded_config(path, record, "export the model again"), record["best"]["sha256"]
+    config = recorded_config(path, record, "export the model again")
+    recorded = record["best"]["sha256"]
     same_shape = hugging_face_config(config) == hugging_face_config(model.config)
     if recorded != sha256 or not same_shape:
         other = f"another model than the one beside it (sha256 of its weights {recorded}, found {sha256})"

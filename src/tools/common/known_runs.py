@@ -30,7 +30,8 @@ except ImportError:  # PyYAML was built without libyaml
     from yaml import SafeLoader
 
 EVALUATION = "eval"  # the stage that ends a run
-BRANCHES, TAGS = "refs/heads/", "refs/tags/"
+BRANCHES = "refs/heads/"
+TAGS = "refs/tags/"
 
 
 @dataclasses.dataclass(frozen=True)

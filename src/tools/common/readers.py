@@ -61,7 +61,8 @@ def compare_losses(model: Gemma3Model, theirs, eot_id: int) -> Agreement:
     Both are in float32 on the CPU; `model` computes in the numerics of its training.
     """
     ids = draw_window(model.config, eot_id)
-    inputs, targets = ids[:, :-1], ids[:, 1:][:, -SCORED_TOKENS:]
+    inputs = ids[:, :-1]
+    targets = ids[:, 1:][:, -SCORED_TOKENS:]
     with torch.no_grad():
         our_nats = model.token_losses(inputs, targets)[0].double()
         logits = theirs(inputs, logits_to_keep=targets.shape[1]).logits[0]

@@ -20,8 +20,11 @@ ABSENT = "(none)"
 CODE = ("src/", "requirements.txt")  # inputs that two runs with the same bits may differ in
 
 # What decides a verdict, and the verdicts.
-SEEDS, DOCUMENTS = "seeds", "documents"
-BETTER, WORSE, NOT_SHOWN = "better", "worse", "not shown"
+SEEDS = "seeds"
+DOCUMENTS = "documents"
+BETTER = "better"
+WORSE = "worse"
+NOT_SHOWN = "not shown"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -186,7 +189,8 @@ def pooled_deviation(groups: list[Group]) -> float | None:
 
     None if no group has as many, or if all their values are equal.
     """
-    squares, degrees_of_freedom = 0.0, 0
+    squares = 0.0
+    degrees_of_freedom = 0
     for group in groups:
         if len(group.runs) >= LEAST_SEEDS:
             df = len(group.runs) - 1
@@ -226,7 +230,8 @@ def different_parameters(a: Group, b: Group) -> list[tuple[str, object, object]]
 
 def different_inputs(a: Group, b: Group) -> list[tuple[str, list[str], str, str]]:
     """Return rows (path, files of a folder of code that differ, md5 of A, md5 of B) of code and data."""
-    first, other = a.runs[0], b.runs[0]
+    first = a.runs[0]
+    other = b.runs[0]
     rows = []
     for path, md5, other_md5 in different_entries(first.inputs, other.inputs):
         files = changed_files(first.code.get(path, {}), other.code.get(path, {}))

@@ -70,7 +70,8 @@ def queue_commands(
 
 def sweep(seeds: list[int]) -> str:
     """Return seeds as the value of a sweep: "range(2,6)", "2,4,5", "2"."""
-    first, last = seeds[0], seeds[-1]
+    first = seeds[0]
+    last = seeds[-1]
     if len(seeds) > 1 and seeds == list(range(first, last + 1)):
         return f"range({first},{last + 1})"
     return ",".join(map(str, seeds))

@@ -72,7 +72,8 @@ def sum_by_cluster(differences: np.ndarray, sizes: np.ndarray, clusters: np.ndar
 def size_correlation(values: np.ndarray, sizes: np.ndarray) -> float | None:
     """Return the correlation of the rates values / sizes (N,) with the log of the sizes, if it is one to warn of."""
     keep = sizes > 0
-    rates, logs = values[keep] / sizes[keep], np.log(sizes[keep])
+    rates = values[keep] / sizes[keep]
+    logs = np.log(sizes[keep])
     if len(rates) <= 2 or not rates.std() or not logs.std():
         return None
     correlation = float(np.corrcoef(rates, logs)[0, 1])
@@ -165,7 +166,8 @@ def units_needed(found: Estimate, num_units: int, least: int) -> int | None:
     Units are documents, or seeds of each side; the answer is from `least` to MOST_UNITS + 1. The standard error falls
     with the square root of their number, and both t of `detectable_difference` with the degrees of freedom.
     """
-    detectable, df = detectable_difference(found), found.degrees_of_freedom
+    detectable = detectable_difference(found)
+    df = found.degrees_of_freedom
     if detectable is None or df is None or not found.value:
         return None
 
@@ -182,7 +184,8 @@ def power(found: Estimate, num_units: int, units: str, least: int, least_named: 
 
     How many units the measured difference needs, `least` or more, is said from `least_named` on.
     """
-    detectable, needed = detectable_difference(found), units_needed(found, num_units, least)
+    detectable = detectable_difference(found)
+    needed = units_needed(found, num_units, least)
     if detectable is None or needed is None:
         return ""
     shown = f"With {num_units:,} {units}, a true difference of {detectable:.4f} would be shown in about"
@@ -219,7 +222,8 @@ def student_t_p_value(t: float, df: float) -> float:
 @functools.cache
 def student_t_quantile(confidence: float, df: float) -> float:
     """Return the t with P(|T| ≤ t) = confidence, by bisection of the angle atan t."""
-    low, high = 0.0, math.pi / 2
+    low = 0.0
+    high = math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2
         if student_t_p_value(math.tan(middle), df) > 1 - confidence:
@@ -231,7 +235,8 @@ def student_t_quantile(confidence: float, df: float) -> float:
 
 def chi_square_quantile(probability: float, df: int) -> float:
     """Return the x with P(X ≤ x) = probability of the chi-square distribution, by bisection."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while chi_square_tail(high, df) > 1 - probability:
         high *= 2
     for _ in range(100):

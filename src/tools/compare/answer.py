@@ -28,7 +28,8 @@ def answer(comparison: Comparison, num_comparisons: int, confidence: float) -> s
 
     The interval that decides comes first. p is corrected for the number of comparisons.
     """
-    a, b = comparison.a, comparison.b
+    a = comparison.a
+    b = comparison.b
     over_documents = f"over {len(comparison.sizes):,} documents {interval(comparison.documents)}"
     over_seeds = f"over {seeds_text(comparison)} {interval(comparison.seeds)}"
     is_over_seeds = comparison.basis == SEEDS
@@ -67,7 +68,8 @@ def p_phrase(found: Estimate, num_comparisons: int) -> str:
 
 def seeds_text(comparison: Comparison) -> str:
     """Return how many seeds each side has: "5 and 3 seeds"."""
-    of_a, of_b = len(comparison.a.runs), len(comparison.b.runs)
+    of_a = len(comparison.a.runs)
+    of_b = len(comparison.b.runs)
     return "1 seed of each side" if of_a == of_b == 1 else f"{of_a} and {of_b} seeds"
 
 
@@ -85,7 +87,8 @@ def difference_line(comparison: Comparison) -> str:
 
     What stages made from other parameters or code differs too, and is named only if nothing else differs.
     """
-    a, b = comparison.a, comparison.b
+    a = comparison.a
+    b = comparison.b
     texts = [f"{name} {of_a} → {of_b}" for name, of_a, of_b in different_parameters(a, b)]
     made = []
     for path, files, *_ in different_inputs(a, b):

@@ -107,7 +107,8 @@ def commands_for_more_seeds(sides: list[Group], given: list[str]) -> list[str]:
     given: the names of this comparison.
     """
     taken = experiment_names() if sides else []
-    commands, names = [], []
+    commands = []
+    names = []
     for side in sides:
         seeds = missing_seeds([run.params[SEED] for run in side.runs])
         if not seeds:

@@ -20,7 +20,8 @@ class Note(NamedTuple):
 
 def notes_of(comparison: Comparison) -> list[Note]:
     """Return the warnings of a comparison."""
-    a, b = comparison.a, comparison.b
+    a = comparison.a
+    b = comparison.b
     notes = []
 
     # What makes the values of both sides incomparable.
@@ -81,7 +82,8 @@ def has_same_configuration(comparison: Comparison) -> bool:
 
 def dominating(comparison: Comparison) -> list[tuple[int, float, float]]:
     """Return the number of each document with a large fraction of the bytes, that fraction, and Δ without it."""
-    sizes, bits = comparison.sizes, comparison.bits
+    sizes = comparison.sizes
+    bits = comparison.bits
     found = []
     for i, fraction in dominating_documents(sizes).items():
         if fraction < 1:

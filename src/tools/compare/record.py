@@ -71,7 +71,8 @@ def run_record(run: Run) -> dict:
 
 def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons: int, confidence: float) -> dict:
     """Return the verdict on B with what it rests on."""
-    a, b = corrected.a, corrected.b
+    a = corrected.a
+    b = corrected.b
     deciding = corrected.deciding
     detectable = detectable_by_seeds(corrected, confidence)
     of_documents = estimate_record(alone.documents, corrected.documents, confidence)

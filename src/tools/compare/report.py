@@ -75,7 +75,9 @@ def section(
     comparison: Comparison, previews: dict[int, str], num_listed: int, confidence: float, num_comparisons: int
 ) -> dict:
     """Return what the template shows of one comparison: tables and sentences as text, and conditions."""
-    a, b, documents = comparison.a, comparison.b, comparison.documents
+    a = comparison.a
+    b = comparison.b
+    documents = comparison.documents
     different = what_differs(a, b)
     same_bits = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
     detectable = detectable_by_seeds(comparison, confidence)
@@ -116,7 +118,9 @@ def detectable_table(detectable: dict[int, float]) -> list[str]:
 
 def noise_table(comparison: Comparison, confidence: float, num_comparisons: int) -> list[str]:
     """Return the table of differences: over all documents, over those of each source, and over seeds."""
-    a, b, seeds = comparison.a, comparison.b, comparison.seeds
+    a = comparison.a
+    b = comparison.b
+    seeds = comparison.seeds
     estimates = {f"documents, all {len(comparison.sizes)}": comparison.documents}
     for name, is_of_source in common_sources(a.runs + b.runs).items():
         estimates[f"documents, the {is_of_source.sum():,} of {name}"] = comparison.sources[name]
@@ -130,7 +134,9 @@ def noise_table(comparison: Comparison, confidence: float, num_comparisons: int)
 
 def document_table(comparison: Comparison, previews: dict[int, str], num_listed: int) -> list[str]:
     """Return the table of the documents whose bits changed most."""
-    a, b, sizes = comparison.a, comparison.b, comparison.sizes
+    a = comparison.a
+    b = comparison.b
+    sizes = comparison.sizes
     rows = []
     for i in comparison.most_changed(num_listed).tolist():
         before, after = (group.nats[i] / math.log(2) / sizes[i] for group in (a, b))
@@ -159,7 +165,8 @@ def whether_shown(comparison: Comparison, found: Estimate, num_comparisons: int,
         why = f"p {'is ' if is_number else ''}{p} after Holm's correction for {num_comparisons} comparisons."
     else:
         why = f"the {100 * confidence:g} % interval {'contains' if said == NOT_SHOWN else 'excludes'} zero."
-    a, b = comparison.a.name, comparison.b.name
+    a = comparison.a.name
+    b = comparison.b.name
     if said == NOT_SHOWN:
         return f"no difference was shown between `{a}` and `{b}`; {why}"
     return f"`{b}` is {said} than `{a}`; {why}"

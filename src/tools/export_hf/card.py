@@ -31,7 +31,8 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
         "evaluation": read_json(args.evaluation / "details.json"),
         "audit": read_json(args.audit / "details.json"),
     }
-    of, best = figures["evaluation"].get("weights_sha256"), record["best"]["sha256"][:WEIGHTS_DIGITS]
+    of = figures["evaluation"].get("weights_sha256")
+    best = record["best"]["sha256"][:WEIGHTS_DIGITS]
     if of != best:
         advice = "name its --evaluation, which `dvc repro` or, of a kept checkpoint, `python src suite` makes"
         raise IntegrityError(f"{args.evaluation}/details.json: is about the model {of}, not {best}; {advice}")
@@ -49,9 +50,12 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int, license_id: str | None) -> str:
     """Return README.md: how to use the model, its loss, data and training, how to make it again, its limits."""
-    config, evaluation, run = ModelConfig(**record["config"]), figures["evaluation"], run_of(record)
+    config = ModelConfig(**record["config"])
+    evaluation = figures["evaluation"]
+    run = run_of(record)
     folder = paths.MODELS if run is record else paths.MODELS / KEPT_WEIGHTS / step_name(record["best"]["step"])
-    manifest, source = figures["manifest"], params["data.source"]
+    manifest = figures["manifest"]
+    source = params["data.source"]
     sources = manifest.get("sources", {})
     hashes = {
         "text of the training split": figures["train"].get("source", {}).get("text_sha256"),

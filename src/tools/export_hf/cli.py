@@ -64,7 +64,8 @@ def export(args: argparse.Namespace, folder: Path) -> None:
     Raise IntegrityError if transformers computes other losses from it than this project's code.
     """
     model, record, tokenizer = load_run(args.models, args.tokenizer)
-    params, figures = chosen_params(args, record), read_figures(args, record)
+    params = chosen_params(args, record)
+    figures = read_figures(args, record)
     card = model_card(record, params, figures, tokenizer.eot_id, args.license)
     names = {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, paths.TOKENIZER.name, *tokenizer_files(tokenizer)}
     check_replaceable(folder, names)
@@ -101,7 +102,8 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
     if not args.source.is_dir():
         raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
     check_replaceable(folder, set())
-    model, own = read_pretrained(args.source), args.source / RECORD
+    model = read_pretrained(args.source)
+    own = args.source / RECORD
     warn_of_other_code(args.source, model)
     with atomic_folder(folder) as temporary:
         copied = temporary / paths.TOKENIZER.name

@@ -37,7 +37,9 @@ from tools.judge.runs import make_run, read_experiment, reference_of
 
 SCHEMA = "reprolm.judge/1"
 STATUS = {"keep": 0, "reject": 1, "undecided": 3}
-CONFIDENCE, RESAMPLES, RESAMPLING_SEED = 0.95, 1999, 1
+CONFIDENCE = 0.95
+RESAMPLES = 1999
+RESAMPLING_SEED = 1
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -76,7 +78,8 @@ def hash_of_text(revision: Revision) -> str:
 
 def figures_of(comparison: Comparison) -> Figures:
     """Return the figures of a comparison as judgements.csv records them."""
-    base, candidate = comparison.a.bits_per_byte, comparison.b.bits_per_byte
+    base = comparison.a.bits_per_byte
+    candidate = comparison.b.bits_per_byte
     return Figures(
         seeds=len(base),
         base_bpb=rounded(base.mean()),
@@ -122,7 +125,9 @@ def judge_once(base: Commit, candidate: Commit, seeds: range, former: list[Judge
 
 def sentences(judged: Judgement) -> list[str]:
     """Return a judgement for a person."""
-    pair, figures, decision = judged.pair, judged.figures, judged.decision
+    pair = judged.pair
+    figures = judged.figures
+    decision = judged.decision
     gain = "better" if figures.difference < 0 else "worse"
     more = f": {decision.more_seeds} more seeds of each side" if decision.more_seeds else ""
     lines = [
@@ -151,7 +156,8 @@ def main(argv: list[str]) -> int:
     with output_lock(JUDGEMENTS):
         # What is compared.
         former = read_judgements()
-        base, candidate = read_commit(args.base), commit_of_workspace()
+        base = read_commit(args.base)
+        candidate = commit_of_workspace()
         reject_incomparable(base, candidate, args.any_budget)
         first_seed = int(str(base.params["train.seed"]))
 

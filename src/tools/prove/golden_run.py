@@ -41,7 +41,9 @@ LARGE = dataclasses.replace(
 # run has the operations of the default.
 RUNS = {"short": (dataclasses.replace(SMALL, sliding_window=4), 20, 500, None), "minute": (LARGE, 100, 2048, 0)}
 NUM_BUCKETS = 512  # of n-grams of made-up spellings
-SEQ_LEN, UNIT_TOKENS, BATCH_TOKENS = 128, 512, 1536
+SEQ_LEN = 128
+UNIT_TOKENS = 512
+BATCH_TOKENS = 1536
 WEIGHTS_EVERY = {"short": 5, "minute": 25}  # steps from one digest of the weights to the next
 
 
@@ -102,7 +104,8 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
 def make_ids(vocab_size: int, num_tokens: int = 100_000) -> np.ndarray:
     """Return made-up ids (num_tokens,) uint16 that can be learned: documents of 210 tokens, each after an id 0."""
     position = np.arange(num_tokens, dtype=np.int64)
-    document, word = position // 211, position % 211
+    document = position // 211
+    word = position % 211
     ids = (document * 7919 + word * word * (document % 13 + 1)) % (vocab_size - 1) + 1
     ids[word == 0] = 0
     return ids.astype(np.uint16)

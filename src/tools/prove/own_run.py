@@ -155,7 +155,8 @@ def build_state(run: OwnRun, device: torch.device, dtype: torch.dtype) -> Traini
 
 def changes(before: dict, after: dict) -> str:
     """Return the entries that differ, by dotted name: "torch 2.13.0 → 2.14.0, threads 1 → 2"; "" if there are none."""
-    before, after = flatten(before), flatten(after)
+    before = flatten(before)
+    after = flatten(after)
     names = [name for name in before | after if before.get(name) != after.get(name)]
     return ", ".join(f"{name} {before.get(name)} → {after.get(name)}" for name in names)
 

@@ -153,7 +153,8 @@ def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
         again = Path(temporary, "again")
         again.mkdir()
         try:
-            model, tokenizer = read_pretrained(folder), load_tokenizer(folder / TOKENIZER.name)
+            model = read_pretrained(folder)
+            tokenizer = load_tokenizer(folder / TOKENIZER.name)
             sha256 = save_tensors(Path(temporary, "weights.pt"), dict(model.state_dict()))
             read_exported_record(folder / MODEL.name, model, sha256)
         except UserError as error:

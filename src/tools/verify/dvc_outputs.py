@@ -55,7 +55,8 @@ class Outputs:
     """Check what a repository's stages record; `check_stages` fills `wrong` (outputs) and `stale` (stages)."""
 
     def __init__(self, repo: Repo, digests: Digests):
-        self.repo, self.digests = repo, digests
+        self.repo = repo
+        self.digests = digests
         # Not those of benchmarks/dvc.yaml, whose results no run of the pipeline makes.
         self.stages = [
             stage for stage in repo.index.stages if Path(stage.path).parent != Path(repo.root_dir, "benchmarks")
@@ -102,14 +103,16 @@ class Outputs:
 
     def _check_inputs(self, stage: Stage) -> Finding:
         """Report inputs that are not the recorded outputs of other stages; note what else changed since it ran."""
-        name, advice = stage.addressing, "run `dvc repro`"
+        name = stage.addressing
+        advice = "run `dvc repro`"
         other_outputs: list[str] = []  # inputs that are outputs of other stages, but not those that this stage read
         changed = ["its command"] if getattr(stage, "cmd_changed", False) else []
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
                 changed += changed_parameters(dep)
                 continue
-            path, maker = shown(dep.fs_path), self.outs.get(dep.fs_path)
+            path = shown(dep.fs_path)
+            maker = self.outs.get(dep.fs_path)
             md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)[0]
             if md5 == recorded_hash(dep):
                 continue
@@ -131,7 +134,9 @@ class Outputs:
 
     def _check_output(self, out: Output) -> Finding:
         """Compare an output with the recorded hash; note one that is not recorded."""
-        name, recorded, exists = shown(out.fs_path), recorded_hash(out), os.path.lexists(out.fs_path)
+        name = shown(out.fs_path)
+        recorded = recorded_hash(out)
+        exists = os.path.lexists(out.fs_path)
         if not recorded:
             return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; run `dvc repro`")
         if not exists:
@@ -174,7 +179,8 @@ class Outputs:
 
     def _restore(self, out: Output) -> str:
         """Return the command that restores an output: from an intact cache, else a remote, else by its stage."""
-        stage, damaged = out.stage, self._damaged(self._objects(out))
+        stage = out.stage
+        damaged = self._damaged(self._objects(out))
         unwanted = [shown(path) for path in (out.fs_path, *damaged) if os.path.lexists(path)]
         target = shlex.quote(shown(out.fs_path))
         if out.use_cache and (not damaged or self.repo.config["core"].get("remote")):

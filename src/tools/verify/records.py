@@ -103,7 +103,8 @@ class Digests:
             return Digest(reason, reason)
 
     def _read(self, path: Path) -> Digest:
-        md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+        md5 = hashlib.md5(usedforsecurity=False)
+        sha256 = hashlib.sha256()
         with open(path, "rb") as file:
             while block := file.read(1 << 20):
                 md5.update(block)

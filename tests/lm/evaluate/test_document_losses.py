@@ -145,7 +145,8 @@ def test_sources_of_a_mixture_are_summarized(validation):
 
 
 def test_figures_of_two_documents():
-    nats, tokens = np.array([2.0, 6.0]), np.array([2, 2])
+    nats = np.array([2.0, 6.0])
+    tokens = np.array([2, 2])
     figures = summarize(nats, tokens, np.array([10, 30]))
     assert figures["nats_per_token"] == 2.0
     assert figures["perplexity"] == pytest.approx(math.exp(2))

@@ -40,7 +40,8 @@ def test_coverage_where_length_matters(documents, population):
         if population == "committed pairs":
             chosen = rng.integers(96, size=documents)
             truth = (b - a) @ sizes / sizes.sum()
-            size, rate = sizes[chosen], (b - a)[chosen]
+            size = sizes[chosen]
+            rate = (b - a)[chosen]
         else:
             log_size = rng.normal(logs.mean(), logs.std(), documents)
             truth = slope * logs.var()

@@ -43,7 +43,9 @@ def test_ngrams_that_reach_out_of_a_copy_are_new():
 
 
 def test_copies_and_repetitions_are_measured():
-    copied, new, twice = sample(range(50, 70)), sample(range(900, 850, -1), ended=False), sample([5, 3, 1, 9] * 5)
+    copied = sample(range(50, 70))
+    new = sample(range(900, 850, -1), ended=False)
+    twice = sample([5, 3, 1, 9] * 5)
     measures = measure([new, copied, twice], TRAIN)
     assert [entry["longest_copy_tokens"] for entry in measures] == [0, 20, 0]
     assert [entry["new_fraction"] for entry in measures] == [1.0, 0.0, 1.0]

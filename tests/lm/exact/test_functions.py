@@ -32,7 +32,8 @@ def layouts(x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_has_the_same_bits_for_every_layout_threads_and_neighbours(shape, threads):
     M, K, N = shape
-    a, b = draw(M, K) * 10 ** draw(M, 1), draw(K, N, seed=1)
+    a = draw(M, K) * 10 ** draw(M, 1)
+    b = draw(K, N, seed=1)
     wanted = torch.cat([product(row[None], column[:, None]) for row in a for column in b.mT]).view(M, N)
     for number in (1, 2, 3):
         threads(number)
@@ -53,7 +54,8 @@ def test_an_error_in_any_thread_is_raised(threads):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_is_as_close_as_a_sum_in_order_can_be(shape):
     M, K, N = shape
-    a, b = draw(M, K) * 10 ** draw(M, 1), draw(K, N, seed=1)
+    a = draw(M, K) * 10 ** draw(M, 1)
+    b = draw(K, N, seed=1)
     wanted = a.double() @ b.double()
     bound = K * 2.0**-24 * (a.double().abs() @ b.double().abs())  # Higham 2002, section 3.1
     found = product(a, b)
@@ -67,7 +69,8 @@ def test_numbers_that_are_not_finite_stay_so():
     a[3, 200], a[5, 1] = torch.nan, torch.inf
     found = product(a, torch.ones(300, 5))
     assert found[3].isnan().all() and (found[5] == torch.inf).all() and found[[0, 8]].isfinite().all()
-    h, head = draw(8, 4), draw(20, 4, seed=1)
+    h = draw(8, 4)
+    head = draw(20, 4, seed=1)
     h[2, 1] = torch.nan
     assert exact.token_nats(h, head, torch.arange(8), 512).isnan().nonzero().tolist() == [[2]]
     assert exact.cross_entropy(h, head, torch.arange(8), 512).isnan()
@@ -93,7 +96,8 @@ def test_powers_and_cosines_are_close_to_true_ones():
 
 def test_a_norm_is_close_to_the_true_one():
     for length in (1, 2, 3, 100, 5000, 20_000):
-        x, y = draw(length), draw(3, length, seed=1)
+        x = draw(length)
+        y = draw(3, length, seed=1)
         wanted = math.sqrt(x.double().square().sum() + y.double().square().sum())
         assert exact.norm([x, y]) == pytest.approx(wanted, rel=100 * 2.0**-24)
 
@@ -119,7 +123,8 @@ def plain_gelu(gate: Tensor, up: Tensor) -> Tensor:
 
 def plain_attention(window: int):
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        k = k.repeat_interleave(2, 1)
+        v = v.repeat_interleave(2, 1)
         seen = visible(q.shape[2], k.shape[2], window, "cpu")
         return (0.25 * q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ v
 
@@ -185,7 +190,9 @@ def test_results_and_gradients_have_the_same_bits_for_any_number_of_threads(ours
 
 @pytest.mark.parametrize("window", [9, 20])
 def test_attention_to_a_cached_past_is_that_in_float64(window):
-    q, k, v = draw(2, 4, 7, 8), draw(2, 2, 30, 8, seed=1), draw(2, 2, 30, 8, seed=2)
+    q = draw(2, 4, 7, 8)
+    k = draw(2, 2, 30, 8, seed=1)
+    v = draw(2, 2, 30, 8, seed=2)
     wanted = plain_attention(window)(q.double(), k.double(), v.double())
     assert (exact.attend(q, k, v, 0.25, window) - wanted).norm() / wanted.norm() < 2e-6
 
@@ -193,7 +200,8 @@ def test_attention_to_a_cached_past_is_that_in_float64(window):
 @pytest.mark.parametrize("number", [1, 3])
 def test_token_nats_are_those_in_float64(number, threads):
     threads(number)
-    h, head = draw(300, 40), draw(50, 40, seed=1)
+    h = draw(300, 40)
+    head = draw(50, 40, seed=1)
     targets = torch.arange(300) % 50
     wanted = torch.nn.functional.cross_entropy(h.double() @ head.double().mT, targets, reduction="none")
     assert torch.allclose(exact.token_nats(h, head, targets, 512).double(), wanted, rtol=2e-6, atol=2e-6)
@@ -217,7 +225,8 @@ def draw_ids(*shape: int, seed: int = 1) -> Tensor:
 
 def test_a_model_computes_in_torchs_arithmetic_unless_told():
     ids = draw_ids(2, 60)
-    fast, ordered = build(100), build(100, numerics="exact")
+    fast = build(100)
+    ordered = build(100, numerics="exact")
     logits = fast(ids)
     assert fast.numerics == "fast" and torch.equal(logits, build(100, numerics="fast")(ids))
     assert 0 < (ordered(ids) - logits).norm() / logits.norm() < 1e-5
@@ -257,7 +266,8 @@ def test_the_document_before_changes_no_bit(window, every):
     ids[0, 17] = ids[1, 25] = 0
     changed = ids.clone()
     changed[:, :17] = draw_ids(2, 17, seed=2)
-    found, other = model.hidden(ids), model.hidden(changed)
+    found = model.hidden(ids)
+    other = model.hidden(changed)
     assert torch.equal(found[0, 17:], other[0, 17:]) and torch.equal(found[1, 25:], other[1, 25:])
     assert not torch.equal(found[1, 17:25], other[1, 17:25]), "which are of the changed document"
 
@@ -275,7 +285,8 @@ def test_a_window_has_the_same_bits_whatever_its_neighbours(window, within_docum
 
     def results(size: int) -> list[Tensor]:
         """Return losses and gradients of all windows, computed `size` at a time."""
-        inputs, gradients = [], []
+        inputs = []
+        gradients = []
         hook = model.layers[0].register_forward_pre_hook(lambda layer, arguments: inputs.append(arguments[0]))
         for start in range(0, 8, size):
             rows = slice(start, start + size)

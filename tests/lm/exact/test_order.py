@@ -186,7 +186,8 @@ def test_the_trees_show_where_sums_are_cut(length, value, cases, defined, monkey
 def test_rows_of_any_length_have_the_bits_of_the_definition():
     numbers = Numbers(1, "cpu")
     for length in range(1, 3 * LANES + 2):
-        x, y = numbers.cancelling(length).numpy(), numbers.normal(length).numpy()
+        x = numbers.cancelling(length).numpy()
+        y = numbers.normal(length).numpy()
 
         found = np.array(reductions(x, y), np.float32)
 
@@ -242,8 +243,10 @@ def test_a_mean_of_nats_has_the_bits_of_the_definition():
 def test_the_loss_and_its_gradients_have_the_bits_of_the_definition(loss_rows, monkeypatch):
     monkeypatch.setattr(cpu, "LOSS_ROWS", loss_rows)
     numbers = Numbers(3, "cpu")
-    h, head = numbers.normal(600, 8), numbers.normal(30, 8)
-    targets, factors = numbers.ids(30, 600), numbers.normal(11)
+    h = numbers.normal(600, 8)
+    head = numbers.normal(30, 8)
+    targets = numbers.ids(30, 600)
+    factors = numbers.normal(11)
 
     # The definition.
     logits = order.product(h.numpy(), head.numpy().T)

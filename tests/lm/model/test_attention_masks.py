@@ -15,7 +15,8 @@ from lm.model.kernels import block_mask, dense_mask, document_numbers
 from lm.model.score import positions_in_window, score_tokens
 from support.model_cases import random_model
 
-EOT, WINDOW = 0, 8
+EOT = 0
+WINDOW = 8
 CONFIG = ModelConfig(
     n_layer=3, n_head=4, n_kv_head=2, head_dim=16, d_model=48, d_ff=96, sliding_window=WINDOW, full_attention_every=2,
     rope_base_local=10_000.0, rope_base_global=1_000_000.0, query_pre_attn_scalar=16, norm_eps=1e-6, max_seq_len=640,
@@ -57,7 +58,8 @@ def gradients(model: Gemma3Model) -> torch.Tensor:
 def test_a_document_is_computed_as_if_it_were_alone(every, autocast, length):
     ids = draw_windows(length)
     targets = ids.roll(-1, 1)
-    packed, alone = build(full_attention_every=every), build(within=False, full_attention_every=every)
+    packed = build(full_attention_every=every)
+    alone = build(within=False, full_attention_every=every)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss = packed.loss(ids, targets)
         hidden = packed.hidden(ids).float()
@@ -97,7 +99,8 @@ def test_no_gradient_flows_from_one_document_to_another(autocast, length):
 
 
 def test_windows_of_one_document_need_no_mask():
-    across, within = build(within=False), build()
+    across = build(within=False)
+    within = build()
     inside = draw_windows(begins=[[], [0]])  # the second window begins with a document
     assert within.attention_masks(inside) == across.attention_masks(draw_windows()) == {}
     assert torch.equal(within.hidden(inside), across.hidden(inside))

@@ -83,7 +83,10 @@ def test_embedding_scale_is_rounded_as_published():
 
 def test_a_pair_is_rotated_by_its_position_times_its_frequency():
     """The pair i of D / 2 turns by position · base^(-2i/D), counted from 0: RoPE's definition as complex numbers."""
-    start, end, head_dim, base = 3, 9, 6, 100.0
+    start = 3
+    end = 9
+    head_dim = 6
+    base = 100.0
     x = torch.randn(2, end - start, 4, head_dim, generator=torch.Generator().manual_seed(0))
     found = rotate(x, [part[start:] for part in rotary_table(end, head_dim, base, "cpu")])
     angle = torch.arange(start, end)[:, None, None] * base ** (-torch.arange(0, head_dim, 2) / head_dim).double()
@@ -214,7 +217,8 @@ def test_chunked_loss_is_the_cross_entropy(rows):
     assert each.shape == (3, 20)
     assert_close(loss, wanted, 1e-6)
     assert_close(each.mean(), wanted, 1e-6)
-    found, grads = gradients(model, loss / 3), gradients(model, wanted / 3)
+    found = gradients(model, loss / 3)
+    grads = gradients(model, wanted / 3)
     for name in grads:
         largest = grads[name].abs().max()
         assert (found[name] - grads[name]).abs().max() <= 1e-5 * largest, name
@@ -235,7 +239,8 @@ def test_the_loss_of_a_large_vocabulary_is_the_cross_entropy(vocab_size, seq_len
     wanted = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="none")
     assert_close(each.flatten(), wanted, 1e-6)
     assert_close(loss, wanted.mean(), 1e-6)
-    found, grads = gradients(model, loss), gradients(model, wanted.mean())
+    found = gradients(model, loss)
+    grads = gradients(model, wanted.mean())
     for name in grads:
         assert (found[name] - grads[name]).abs().max() <= 1e-5 * grads[name].abs().max(), name
 
@@ -244,7 +249,8 @@ def test_the_loss_of_a_large_vocabulary_is_the_cross_entropy(vocab_size, seq_len
 def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch, sampled):
     """As on a GPU: zeros below the head, whose logits are -inf."""
     generator = torch.Generator().manual_seed(0)
-    h, head = torch.randn(30, 16, generator=generator), torch.randn(61, 16, generator=generator)
+    h = torch.randn(30, 16, generator=generator)
+    head = torch.randn(61, 16, generator=generator)
     targets = torch.randint(40, (30,), generator=generator)
     log_factors = torch.randn(20, generator=generator) if sampled else None
     found = []
@@ -273,7 +279,8 @@ def test_on_a_gpu_float32_and_masks_get_a_key_for_each_query_head(monkeypatch, d
     monkeypatch.setattr(
         F, "scaled_dot_product_attention", lambda q, k, v, *mask, **options: calls.append((k.shape[1], options)) or q
     )
-    q, k = torch.empty(1, 4, 8, 16, dtype=dtype, device="meta"), torch.empty(1, 2, 8, 16, dtype=dtype, device="meta")
+    q = torch.empty(1, 4, 8, 16, dtype=dtype, device="meta")
+    k = torch.empty(1, 2, 8, 16, dtype=dtype, device="meta")
     kernels.attend(q, k, k, 1.0, 8 if sees_all else 4)
     ((num_key_heads, options),) = calls
     is_grouped = sees_all and dtype == torch.bfloat16
@@ -315,7 +322,8 @@ def test_cross_entropy_in_bfloat16_is_within_its_rounding(rows):
 class Rows:
     """Stands for the input (N, C) of the head on a GPU."""
 
-    device, dtype = torch.device("cuda"), torch.bfloat16
+    device = torch.device("cuda")
+    dtype = torch.bfloat16
 
     def __len__(self):
         return 16_384
@@ -474,7 +482,8 @@ def test_the_compiled_softmax_replaces_the_logits_without_a_copy(inductor_cache)
     """Inductor's code allocates numbers for each row only: the gradient is written by the kernel that computes it."""
     from torch._inductor.utils import run_and_get_code
 
-    num_rows, num_entries = 24, 2000
+    num_rows = 24
+    num_entries = 2000
     logits = torch.randn(num_rows, num_entries).bfloat16()
     targets = torch.randint(num_entries, (num_rows,))
     torch._dynamo.reset()
@@ -515,7 +524,8 @@ def test_a_compiled_block_has_one_kernel_between_two_products(inductor_cache, mo
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(dtype, inductor_cache):
     config = dataclasses.replace(TINY, n_layer=1, full_attention_every=1)
-    ids, targets = draw_ids(config, 2, 20), draw_ids(config, 2, 20, seed=1)
+    ids = draw_ids(config, 2, 20)
+    targets = draw_ids(config, 2, 20, seed=1)
     found = []
     for is_compiled in (False, True):
         model = build(config)

@@ -15,7 +15,9 @@ from lm.model.sampled_softmax import sample_vocabulary
 from lm.train.step import sampling_weights
 from support.workspace import MICRO_MODEL
 
-V, N, C = 300, 64, 16
+V = 300
+N = 64
+C = 16
 TARGETS = torch.arange(N) * 7 % 40  # 40 entries of 300
 EQUAL = torch.ones(V, dtype=torch.int64)
 ZIPF = 10_000 // (torch.arange(V) + 1)
@@ -91,18 +93,21 @@ def test_weights_by_frequency_halve_the_bias_of_loss_and_gradient():
     absent = ~torch.isin(torch.arange(V), targets)
 
     def biases(weights) -> SimpleNamespace:
-        losses, heads = [], []
+        losses = []
+        heads = []
         for seed in [None, *range(200)]:
             part = head.clone().requires_grad_()
             loss = loss_of(h, part, targets, None if seed is None else draws(60, seed), weights)
             losses.append(float(loss.detach()))
             heads.append(torch.autograd.grad(loss, part)[0])
-        true, mean = heads[0][absent], torch.stack(heads[1:]).mean(0)[absent]
+        true = heads[0][absent]
+        mean = torch.stack(heads[1:]).mean(0)[absent]
         return SimpleNamespace(
             loss=np.mean(losses[1:]) - losses[0], absent=float((true * mean).sum() / (true**2).sum())
         )
 
-    equal, by_frequency = biases(EQUAL), biases(ZIPF)
+    equal = biases(EQUAL)
+    by_frequency = biases(ZIPF)
     assert equal.loss < 2 * by_frequency.loss < 0  # the loss is too low
     assert equal.absent < by_frequency.absent < 1  # and so is the gradient of entries that are no targets
 

@@ -31,7 +31,8 @@ def weights_of(model):
 @pytest.fixture
 def trained(tmp_path):
     """A folder whose best and last weights differ, with the model of its best ones."""
-    best, last = build(60, seed=1), build(60, seed=2)
+    best = build(60, seed=1)
+    last = build(60, seed=2)
     record = {"config": dataclasses.asdict(best.config), "tokenizer_sha256": TOKENIZER, "eot_id": 7}
     record |= {"attend_across_documents": True, "best": {"step": 3}, "last": {"step": 5}}
     save_models(tmp_path / "models", weights_of(best), weights_of(last), record)

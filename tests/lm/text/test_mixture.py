@@ -22,7 +22,8 @@ A = [f"a{i:02d}" for i in range(20)]  # 60 bytes
 B = [f"bbbb{i:02d}" for i in range(5)]  # 30 bytes
 C = ["cc"]  # 2 bytes
 SOURCES = {name: {"train": texts, "validation": texts[::-1]} for name, texts in {"a": A, "b": B, "c": C}.items()}
-TRAIN, VALIDATION = Slice("train", 0, None), Slice("validation", 0, None)
+TRAIN = Slice("train", 0, None)
+VALIDATION = Slice("validation", 0, None)
 
 
 def make(folder, slices=None, **weights) -> Path:

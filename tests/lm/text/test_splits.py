@@ -221,7 +221,8 @@ def test_the_test_split_depends_on_texts_alone():
 
 
 def test_long_documents_are_tested_only_if_the_short_ones_are_too_few():
-    short, long = [make_text(seed) for seed in range(60)], [make_text(seed, num_words=2000) for seed in range(60, 65)]
+    short = [make_text(seed) for seed in range(60)]
+    long = [make_text(seed, num_words=2000) for seed in range(60, 65)]
     assert not set(long) & set(split_texts(short + long, test_documents=20)["test"])
     assert set(long) & set(split_texts(short + long, test_documents=46)["test"])
 

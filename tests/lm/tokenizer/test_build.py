@@ -223,7 +223,8 @@ def test_end_of_text_comes_before_eos(bpe_folder, tmp_path):
     folder.mkdir()
     write_json(source / "tokenizer_config.json", {"eos_token": "<end of turn>"})
     write_huggingface(folder, source)
-    ours, imported = load_tokenizer(bpe_folder), load_tokenizer(folder)
+    ours = load_tokenizer(bpe_folder)
+    imported = load_tokenizer(folder)
     assert imported.meta["special_tokens"]["<end of turn>"] == VOCAB_SIZE
     assert (imported.vocab_size, imported.eot_id) == (VOCAB_SIZE, ours.eot_id)
     assert imported.encode_documents(TEXTS[:2000])[0].tolist() == ours.encode_documents(TEXTS[:2000])[0].tolist()
@@ -288,7 +289,8 @@ def test_a_folder_is_copied_or_converted(project, bpe_folder):
     (model / "tokenizer" / "meta.json").unlink()  # as transformers saves it
     write_json(model / "tokenizer" / "config.json", {"model_type": "t5"})
     assert project({"kind": "folder"}, model / "tokenizer") == 0
-    converted, trained = load_tokenizer("data/tokenizer"), load_tokenizer(bpe_folder)
+    converted = load_tokenizer("data/tokenizer")
+    trained = load_tokenizer(bpe_folder)
     assert converted.meta["kind"] == "huggingface" and converted.encode(TEXTS[0]) == trained.encode(TEXTS[0])
 
 

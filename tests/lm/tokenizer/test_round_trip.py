@@ -115,7 +115,9 @@ def test_ids_without_an_end_for_each_document_are_refused(tmp_path, is_byte_leve
     end = ids[-1:]
 
     check_ids(ids, texts, tokenizer)
-    too_few, too_many, moved = ids[ids != end], np.concatenate([ids, end]), np.concatenate([end, ids[:-1]])
+    too_few = ids[ids != end]
+    too_many = np.concatenate([ids, end])
+    moved = np.concatenate([end, ids[:-1]])
     wrong = [too_few, np.concatenate([too_few, end]), too_many, moved, ids[:0]]
 
     for each in wrong + ([np.delete(ids, 0)] if is_byte_level else []):

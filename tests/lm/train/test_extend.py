@@ -20,7 +20,8 @@ from lm.train.checkpoints import (
 from support.damage import flip
 from support.train_cases import clear, fresh_training, make_training, only_run, results, run_stage, set_runtime
 
-SHORT, LONG = 512 * 8, 512 * 14
+SHORT = 512 * 8
+LONG = 512 * 14
 
 
 def params(decay_begins, kept_weights_steps=(), schedule="wsd"):
@@ -102,7 +103,8 @@ def test_a_run_whose_record_is_damaged_stops_no_other_run(tmp_path, capsys, cont
 
 
 def test_a_run_that_is_deleted_meanwhile_stops_no_other_run(tmp_path, capsys, monkeypatch):
-    old, run = tmp_path / "old", tmp_path / "run"
+    old = tmp_path / "old"
+    run = tmp_path / "run"
     for each in (old, run):
         describe_run(each, "same", params(9))
     read = checkpoints.read_json
@@ -177,7 +179,8 @@ def test_a_run_whose_kept_weights_are_damaged_or_missing_is_not_extended(other, 
 
 @pytest.mark.parametrize("record", ["{}", "[]", '{"sha256": 3}'])
 def test_a_checkpoint_whose_record_is_damaged_is_not_extended(tmp_path, capsys, record):
-    old, run = tmp_path / "old", tmp_path / "run"
+    old = tmp_path / "old"
+    run = tmp_path / "run"
     for each in (old, run):
         describe_run(each, "same", params(9))
     Checkpoint(old, 4).record.write_text(record)

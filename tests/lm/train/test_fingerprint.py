@@ -119,14 +119,16 @@ def test_the_build_of_torch_does_not_count(token_files, monkeypatch):
 @pytest.mark.parametrize("name", names_of(TrainParams))
 def test_runs_that_may_extend_each_other_differ_in_length_alone(token_files, name):
     """A run begins with the checkpoint of another one only if their run.json have the same `length_free`."""
-    first, second = length_free_of(PARAMS), length_free_of(another(PARAMS, name))
+    first = length_free_of(PARAMS)
+    second = length_free_of(another(PARAMS, name))
     assert (first == second) == (name in ("max_tokens", "keep_weights_at"))
 
 
 def length_free_of(params):
     """Return what the stage writes into the run.json of a run."""
     runtime = read_section(ROOT / "runtime.yaml", "train", TrainRuntime)
-    train, validation = open_tokens("train.bin"), open_tokens("validation.bin")
+    train = open_tokens("train.bin")
+    validation = open_tokens("validation.bin")
     inputs = train_stage.Inputs(
         argparse.Namespace(), params, runtime, CONFIG, train, validation, None, None, None, torch.device("cpu")
     )

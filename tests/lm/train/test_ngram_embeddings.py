@@ -11,7 +11,9 @@ from lm.train.ranks import shard_rows
 from support.rank_cases import run_together, sharded
 
 TEXTS = {0: b"a", 1: b" tensor", 2: b"tensor", 3: b"x" * 40, 5: bytes([255])}  # 4 is special
-VOCAB_SIZE, NUM_BUCKETS, WIDTH = 6, 16, 8
+VOCAB_SIZE = 6
+NUM_BUCKETS = 16
+WIDTH = 8
 
 
 def dense(ngrams):
@@ -25,7 +27,8 @@ def dense(ngrams):
 
 def test_both_products_are_those_of_the_matrix():
     ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
-    changes, gradient = torch.randn(NUM_BUCKETS, WIDTH), torch.randn(VOCAB_SIZE, WIDTH)
+    changes = torch.randn(NUM_BUCKETS, WIDTH)
+    gradient = torch.randn(VOCAB_SIZE, WIDTH)
     torch.testing.assert_close(ngrams.sum_buckets(changes), dense(ngrams) @ changes)
     torch.testing.assert_close(ngrams.sum_tokens(gradient), dense(ngrams).T @ gradient)
     assert not ngrams.sum_buckets(changes)[4].any()
@@ -80,7 +83,8 @@ def compare_updates(world):
     ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     generator = torch.Generator().manual_seed(1)
     start, *gradients = (torch.randn(VOCAB_SIZE, WIDTH, generator=generator) for _ in range(4))
-    whole, shards = torch.nn.Parameter(start.clone()), torch.nn.Parameter(*sharded([start], world))
+    whole = torch.nn.Parameter(start.clone())
+    shards = torch.nn.Parameter(*sharded([start], world))
     one = NgramAdamW(whole, ngrams, (0.8, 0.999))
     all_ranks = NgramAdamW(shards, ngrams, (0.8, 0.999), world)
     for gradient in gradients:

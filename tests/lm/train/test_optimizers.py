@@ -103,7 +103,9 @@ def draw(shape: tuple[int, int], seed: int) -> torch.Tensor:
 
 def test_muon_is_its_definition():
     """Compare three updates in bfloat16, and those of torch's own Muon, to the formula in float64."""
-    lr, decay, momentum = 0.01, 0.1, 0.95
+    lr = 0.01
+    decay = 0.1
+    momentum = 0.95
     shapes = [(64, 64), (64, 64), (32, 64), (96, 64)]
     ours, theirs = ([nn.Parameter(draw(shape, 1)) for shape in shapes] for _ in range(2))
     optimizers = [

@@ -64,7 +64,10 @@ def test_names_shapes_dtypes_and_the_order_count():
 
 def test_a_restored_state_is_the_saved_one():
     saved = state_after_a_step()
-    saved.step, saved.best_step, saved.best_loss, saved.interval_loss = 7, 5, 2.5, 3.25
+    saved.step = 7
+    saved.best_step = 5
+    saved.best_loss = 2.5
+    saved.interval_loss = 3.25
     saved.best_weights = {"a": torch.ones(2)}
     saved.seconds = {"training": 1.0, "validation": 2.0, "saving": 3.0}
     saved.segments = [{"from_step": 0, "threads": 1}, {"from_step": 6, "threads": 2}]

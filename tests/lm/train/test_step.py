@@ -111,7 +111,8 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
     assert first.shape == (20,) and torch.equal(first, third) and not torch.equal(first, second)
     assert not torch.equal(first, uniform_draws(0, dataclasses.replace(params, seed=2)))
     assert uniform_draws(0, Params()) is None
-    state, full = run(new_state(), params), run(new_state(), Params(max_steps=60))
+    state = run(new_state(), params)
+    full = run(new_state(), Params(max_steps=60))
     assert not same(state, full)
     losses = [row[3] for row in state.history.train]
     assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
@@ -371,7 +372,8 @@ def test_the_best_weights_are_kept():
 class EchoModel:
     """Its loss is the id of the target; it counts its batches."""
 
-    device, batches = CPU, 0
+    device = CPU
+    batches = 0
 
     def eval(self):
         pass

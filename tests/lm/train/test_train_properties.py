@@ -39,7 +39,8 @@ def schedules(draw):
 def test_a_schedule_warms_up_and_never_rises_again(schedule):
     params = Schedule(**schedule)
     rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
-    warmup, rest = rates[: schedule["warmup_steps"]], rates[schedule["warmup_steps"] :]
+    warmup = rates[: schedule["warmup_steps"]]
+    rest = rates[schedule["warmup_steps"] :]
     room = 1e-9 * schedule["peak_lr"]
     assert all(0 < rate <= schedule["peak_lr"] * (i + 1) / len(warmup) + room for i, rate in enumerate(warmup))
     assert all(schedule["min_lr"] - room <= rate <= schedule["peak_lr"] + room for rate in rest)

@@ -68,7 +68,8 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     With `split`, clusters of near-duplicates are chosen for validation and test by the SHA-256 of their texts,
     the same ones on every machine and for all file names. Without it the only split is `text`, cut by the slices.
     """
-    files, findings = find_files(path, fetch.include), Findings()
+    files = find_files(path, fetch.include)
+    findings = Findings()
     if fetch.split is None:
         splits = ("text",)
         write_documents(folder / "text/0000.parquet", _documents(files, fetch, findings))
@@ -136,7 +137,9 @@ def find_files(path: Path, include: str) -> list[Path]:
 
     # Sort out the names that begin with a dot or with _, and files of systems.
     matching = set(path.glob(include))
-    files, left_out, of_systems = [], [], []
+    files = []
+    left_out = []
+    of_systems = []
     for file in sorted(path.rglob("*")):
         parts = file.relative_to(path).parts
         if any(part.startswith(".") for part in parts):
@@ -193,7 +196,8 @@ def _choose_split(files: list[Path], fetch: LocalFetch, params: SplitParams) -> 
         )
         raise DataError(f"local.path: {found}; add other text")
 
-    fraction, actual = params.validation_fraction, split.validation_fraction
+    fraction = params.validation_fraction
+    actual = split.validation_fraction
     if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
         found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
         why = f"the longest of {split.num_clusters} clusters of near-duplicates has {split.longest_fraction:.1%}"
@@ -223,7 +227,8 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
     """
     problems = []
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
-        file, num_documents = TextFile(path, fetch.column, fetch.separator), 0
+        file = TextFile(path, fetch.column, fetch.separator)
+        num_documents = 0
         try:
             for text in file.documents():
                 num_documents += 1

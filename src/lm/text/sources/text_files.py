@@ -41,7 +41,8 @@ class TextFile:
     """A file, the column of its texts if it has rows, and the separator of its documents if it has none."""
 
     def __init__(self, path: Path, column: str, separator: str | None):
-        self.path, self.column = path, column
+        self.path = path
+        self.column = column
         self.separator = _unescape(separator) if separator else None
         self.num_replaced = 0  # characters that became U+FFFD
         self._num_chars = self._num_nuls = 0  # of the text that was decoded
@@ -132,7 +133,9 @@ class TextFile:
 
         Quotation marks are text, but for a field that only a writer of CSV makes, with doubled marks inside.
         """
-        names, are_all_quoted, index = [], False, 0
+        names = []
+        are_all_quoted = False
+        index = 0
         for line in self._lines():
             fields = line.removesuffix("\n").split("\t")
             if not line.strip():

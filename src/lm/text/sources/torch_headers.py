@@ -126,7 +126,8 @@ def _wanted(names: Iterable[str]) -> list[str]:
 
 def read_headers(files: dict[str, bytes]) -> list[tuple[str, str]]:
     """Return (path, text) of the hand-written headers in path order; each text once, with LF line ends."""
-    seen, headers = set(), []
+    seen = set()
+    headers = []
     for name in _wanted(files):
         text = files[name].decode("utf-8").replace("\r\n", "\n")
         if text and text not in seen and "@generated" not in text[:GENERATED_HEAD_CHARS]:

@@ -15,7 +15,8 @@ from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.refusal import files_below
 
-A, B = "a" * 40, "b" * 40
+A = "a" * 40
+B = "b" * 40
 
 # Run the steps in one process; print a JSON line for each: exit code, value or error, seconds.
 CLIENT = """
@@ -76,7 +77,8 @@ def fetched(folder) -> dict[str, bytes]:
 
 
 def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
-    first, second = parquet_bytes(text=["b", None, ""]), parquet_bytes(text=["aé", "c"])
+    first = parquet_bytes(text=["b", None, ""])
+    second = parquet_bytes(text=["aé", "c"])
     hub.add("datasets", "o/n", B, {"data/z.parquet": parquet_bytes(text=["old"])})
     hub.add("datasets", "o/n", A, {"data/z.parquet": first, "more/a.parquet": second, "val.parquet": second})
     hub.xet = True  # must not be used: the client would wait minutes for it

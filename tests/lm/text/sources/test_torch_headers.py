@@ -46,7 +46,8 @@ def test_a_test_split_is_taken_from_the_training_text(tmp_path):
 
     assert manifest["splits"]["test"]["documents"] == 30
     without = {name: texts_of(tmp_path / "without", name) for name in ("train", "validation")}
-    validation, test = texts_of(tmp_path / "with", "validation"), texts_of(tmp_path / "with", "test")
+    validation = texts_of(tmp_path / "with", "validation")
+    test = texts_of(tmp_path / "with", "test")
     assert validation == without["validation"]
     assert texts_of(tmp_path / "with", "train") == [text for text in without["train"] if text not in set(test)]
 
