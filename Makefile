@@ -48,11 +48,11 @@ test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions 
 	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) $(NUMERICS); done
 
 mutants: .venv/ready-dev ## Remove one safeguard at a time and check that a test fails
-	PYTHONPATH=src:tests python tests/mutants.py
+	PYTHONPATH=src:tests python benchmarks/mutants.py
 
 torture: .venv/ready-dev ## Try every power cut and failing system call in the stages: twenty minutes
-	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/crash_states.py
-	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python tests/torture/failing_calls.py
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python benchmarks/torture/crash_states.py
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python benchmarks/torture/failing_calls.py
 
 reproduce: .venv/ready ## Run the pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json
 	python src reproduce

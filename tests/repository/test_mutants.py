@@ -1,6 +1,6 @@
 """Check without running them that the mutants still apply; `make mutants` runs them."""
 
-from mutants import MUTANTS
+from benchmarks.mutants import MUTANTS
 from support import ROOT
 
 

@@ -1,6 +1,6 @@
 """Let one call of a stage fail, each in turn: open, write, fsync, rename and mmap, with several errors.
 
-    PYTHONPATH=src:tests python tests/torture/failing_calls.py [--sample]
+    PYTHONPATH=src:tests python benchmarks/torture/failing_calls.py [--sample]
 
 The stage must end with the right outputs, or with one sentence and a code of the catalogue, never with a traceback; it
 leaves no temporary file, and the outputs of the run before; and the same stage, run again, ends with the right outputs.

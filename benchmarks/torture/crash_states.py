@@ -1,6 +1,6 @@
 """Cut the power after every file operation of every stage, in every way that loses data, and recover.
 
-    PYTHONPATH=src:tests python tests/torture/crash_states.py [--sample]
+    PYTHONPATH=src:tests python benchmarks/torture/crash_states.py [--sample]
 
 For every state of the disk that a cut can leave (disk.py): each final path holds a whole file, old or new; nothing is
 lost that was reported as done; and the same stage, run again, ends with the right bytes. States that differ only inside
