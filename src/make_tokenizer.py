@@ -26,7 +26,7 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     source = read_section(PARAMS, "data.source", str)
     text_slice = read_section(SOURCES, f"sources.{source}.train", AnySlice)
     text = describe_text(open_manifest(raw), text_slice) | {"slice": dataclasses.asdict(text_slice)}
-    meta = write_trained_bpe(folder, iter_texts(raw, text_slice), params.vocab_size, params.pretokenizer, text=text)
+    meta = write_trained_bpe(folder, iter_texts(raw, text_slice), params.vocab_size, text=text)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from lm.text.documents import Chunk
-from lm.tokenizer.gigatoken_encoder import END, NEW_CHARACTERS, NEW_MARKS, SCHEMES, Gigatoken
+from lm.tokenizer.gigatoken_encoder import END, NEW_CHARACTERS, ONLY_TIKTOKEN, Gigatoken
 from lm.tokenizer.load import Tokenizer, well_formed
-from lm.tokenizer.pretokenize import PATTERNS
 
 PIECES = [
     *("<|endoftext|>", "<|fim_prefix|>", "<bos>", "<eos>", "<start_of_turn>", "<0x0A>", "▁", "Ġ", "\0", "\ufeff"),
@@ -26,10 +25,9 @@ PIECES = [
     *("é", "e\u0301", "ß", "ſ", "İ", "ǅ", "!?", "...", "//", "{", "};", "_", "->", "::", "#include", "漢字", "한국"),
     *("العربية", "हिन्दी", "ไทย", "👩\u200d👩\u200d👧", "🇩🇪", "\ud800", "\udfff", "\ud83d\ude00", "\ufffd", "\ufffe"),
 ]
-ANY_NEW = SCHEMES[PATTERNS["o200k"]][1]
-NEW = re.findall(r"[0-9A-F]+", f"{NEW_CHARACTERS} {NEW_MARKS}")
+NEW = re.findall(r"[0-9A-F]+", NEW_CHARACTERS)
 BESIDE_NEW = [chr(int(code, 16) + step) for code in NEW for step in (-1, 1)]
-NEIGHBOURS = [character for character in BESIDE_NEW if not re.match(ANY_NEW, character)]
+NEIGHBOURS = [character for character in BESIDE_NEW if not re.match(ONLY_TIKTOKEN, character)]
 
 
 def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:

@@ -51,9 +51,9 @@ TEXTS = fuzzed_texts(20_000, seed=1)
 TRAINING = fuzzed_texts(1000, seed=2) + ["the theory of the thing; it's 2024's best {code} \n" * 20] * 3
 
 
-def write_bpe(folder: Path, pretokenizer: str = "gpt2") -> Path:
+def write_bpe(folder: Path) -> Path:
     """Write a byte-level BPE of VOCAB_SIZE entries, trained on TRAINING."""
-    write_trained_bpe(folder, [TRAINING[:600], TRAINING[600:]], VOCAB_SIZE, pretokenizer)
+    write_trained_bpe(folder, [TRAINING[:600], TRAINING[600:]], VOCAB_SIZE)
     return folder
 
 

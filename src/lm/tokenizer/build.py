@@ -29,7 +29,7 @@ from lm.tokenizer.load import (
     spelling_of,
     token_dtype,
 )
-from lm.tokenizer.pretokenize import PATTERNS
+from lm.tokenizer.pretokenize import PATTERN
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -44,12 +44,10 @@ DOWNLOADS = {
 }
 
 
-def write_trained_bpe(
-    folder: Path, batches: Iterable[list[str]], vocab_size: int, pretokenizer: str = "gpt2", **origin
-) -> dict:
+def write_trained_bpe(folder: Path, batches: Iterable[list[str]], vocab_size: int, **origin) -> dict:
     """Train byte-level BPE into an empty folder and return its meta.json; `origin` names the training text."""
-    ranks, merges = train_bpe(batches, vocab_size, pretokenizer)
-    return write_byte_level(folder, ranks, "bpe", pretokenizer, merges, **origin)
+    ranks, merges = train_bpe(batches, vocab_size)
+    return write_byte_level(folder, ranks, "bpe", merges, **origin)
 
 
 def write_tiktoken(folder: Path, encoding_name: str) -> dict:
@@ -142,7 +140,6 @@ def write_byte_level(
     folder: Path,
     ranks: dict[bytes, int],
     kind: str,
-    pretokenizer: str = "gpt2",
     merges: list[tuple[bytes, bytes]] | None = None,
     **origin,
 ) -> dict:
@@ -154,12 +151,12 @@ def write_byte_level(
     (folder / RANKS).write_bytes(format_ranks(ranks))
     merges = recover_merges(ranks) if merges is None else merges
     with _os_errors():
-        byte_level_backend(ranks, merges, eot_id, pretokenizer).save(str(folder / BACKEND))
+        byte_level_backend(ranks, merges, eot_id).save(str(folder / BACKEND))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     write_json(
         folder / TOKENIZER_CONFIG, {**config, "clean_up_tokenization_spaces": False, "split_special_tokens": True}
     )
-    return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, pretokenizer, {END_OF_TEXT: eot_id})
+    return _write_meta(folder, {"kind": kind, **origin}, eot_id + 1, eot_id, PATTERN, {END_OF_TEXT: eot_id})
 
 
 def write_huggingface(folder: Path, source: Path, **origin) -> dict:
@@ -271,17 +268,16 @@ def _os_errors() -> Iterator[None]:
 
 
 def _write_meta(
-    folder: Path, origin: dict, vocab_size: int, eot_id: int, pretokenizer: str | None, special_tokens: dict[str, int]
+    folder: Path, origin: dict, vocab_size: int, eot_id: int, pattern: str | None, special_tokens: dict[str, int]
 ) -> dict:
-    """Write meta.json last, with the SHA-256 of every other file, and return it."""
-    pattern = None if pretokenizer is None else PATTERNS[pretokenizer]
+    """Write meta.json last, with the SHA-256 of every other file, and return it. pattern: of byte-level BPE only."""
     files = {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
     meta = {
         **origin,
         "vocab_size": vocab_size,
         "eot_id": eot_id,
         "dtype": token_dtype(vocab_size),
-        "pretokenizer": pretokenizer,
+        "pretokenizer": None if pattern is None else "gpt2",
         "pattern": pattern,
         "special_tokens": special_tokens,
         "files": files,

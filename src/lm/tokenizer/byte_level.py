@@ -12,8 +12,6 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from lm.tokenizer.pretokenize import backend_pretokenizer
-
 END_OF_TEXT = "<|endoftext|>"
 
 # Training time is quadratic in the longest word: one of 100,000 characters takes a minute.
@@ -26,18 +24,15 @@ BYTE_CHARACTERS = [chr(256 + _HIDDEN.index(byte)) if byte in _HIDDEN else chr(by
 BYTES_OF_CHARACTERS = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 
-def train_bpe(
-    batches: Iterable[list[str]], vocab_size: int, pretokenizer: str
-) -> tuple[dict[bytes, int], list[tuple[bytes, bytes]]]:
+def train_bpe(batches: Iterable[list[str]], vocab_size: int) -> tuple[dict[bytes, int], list[tuple[bytes, bytes]]]:
     """Train byte-level BPE and return its ranks, at most vocab_size - 1, and its merges; the same on every machine.
 
     The end-of-text token takes one entry. There are fewer ranks if no other pair occurs twice in the text. Pairs are
-    merged within the pieces of `pretokenizer`, a name of lm.tokenizer.pretokenize.PATTERNS. Words longer than
-    LONG_WORD_CHARS are cut.
+    merged within the pieces of lm.tokenizer.pretokenize.PATTERN. Words longer than LONG_WORD_CHARS are cut.
     """
     tokenizer = Tokenizer(BPE())
     alphabet = ByteLevel.alphabet()
-    tokenizer.pre_tokenizer = backend_pretokenizer(pretokenizer)
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     trainer = BpeTrainer(vocab_size=vocab_size - 1, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
     cut_batches = ([piece for text in texts for piece in cut_long_words(text)] for texts in batches)
     tokenizer.train_from_iterator(cut_batches, trainer)
@@ -70,14 +65,12 @@ def format_ranks(ranks: dict[bytes, int]) -> bytes:
     return b"".join(base64.b64encode(token) + b" %d\n" % ranks[token] for token in sorted(ranks, key=ranks.__getitem__))
 
 
-def byte_level_backend(
-    ranks: dict[bytes, int], merges: list[tuple[bytes, bytes]], eot_id: int, pretokenizer: str
-) -> Tokenizer:
+def byte_level_backend(ranks: dict[bytes, int], merges: list[tuple[bytes, bytes]], eot_id: int) -> Tokenizer:
     """Return ranks and merges as a tokenizer of the `tokenizers` library."""
     vocabulary = {_characters_of(token): rank for token, rank in ranks.items()}
     pairs = [(_characters_of(left), _characters_of(right)) for left, right in merges]
     backend = Tokenizer(BPE(vocab={**vocabulary, END_OF_TEXT: eot_id}, merges=pairs))
-    backend.pre_tokenizer = backend_pretokenizer(pretokenizer)
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
     backend.decoder = ByteLevelDecoder()
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return backend

@@ -18,7 +18,7 @@ class BpeParams:
 
     kind: Literal["bpe"]
     vocab_size: Annotated[int, VOCAB_SIZES]
-    pretokenizer: Literal["gpt2", "cl100k", "o200k"]
+    pretokenizer: Literal["gpt2"]
 
 
 @dataclasses.dataclass(frozen=True)

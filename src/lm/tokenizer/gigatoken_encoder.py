@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lm.core.errors import IntegrityError
 from lm.text.documents import Chunk
 from lm.tokenizer.load import RANKS, Tokenizer
-from lm.tokenizer.pretokenize import PATTERNS
+from lm.tokenizer.pretokenize import PATTERN
 from lm.tokenizer.round_trip import check_ids
 
 COMPARED = {"gigatoken": "0.10.0", "tiktoken": "0.14.0"}
@@ -32,26 +32,15 @@ NEW_CHARACTERS = """
 16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2 1E6C0-1E6DE 1E6E0-1E6E2 1E6E4-1E6E5 1E6E7-1E6ED 1E6F0-1E6F4
 1E6FE-1E6FF 2B73A-2B73F 2CEA2-2CEAD 323B0-33479
 """
-# Combining marks that are new in Unicode 17. Only o200k tells marks from other characters.
-NEW_MARKS = "1ACF-1ADD 1AE0-1AEB 10EFA-10EFB 11B60-11B67 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
 
 # gigatoken encodes a whole chunk as one text, in which this noncharacter ends each document: a special token with the
 # id eot_id. tiktoken encodes a document that contains it all the same.
 END = "\U0010ffff"
 
 
-def _class_of(ranges: str) -> str:
-    """Return a regular expression for END and the characters of some ranges."""
-    characters = re.sub(r"[0-9A-F]+", lambda code: chr(int(code[0], 16)), ranges)
-    return f"[{''.join(characters.split())}{END}]"
-
-
-# gigatoken's name of each pattern, and which characters only tiktoken may encode.
-SCHEMES = {
-    PATTERNS["gpt2"]: ("gpt2", _class_of(NEW_CHARACTERS)),
-    PATTERNS["cl100k"]: ("cl100k", _class_of(NEW_CHARACTERS)),
-    PATTERNS["o200k"]: ("o200k", _class_of(NEW_CHARACTERS + NEW_MARKS)),
-}
+# A regular expression for the characters that only tiktoken may encode.
+_NEW_RANGES = re.sub(r"[0-9A-F]+", lambda code: chr(int(code[0], 16)), NEW_CHARACTERS)
+ONLY_TIKTOKEN = f"[{''.join(_NEW_RANGES.split())}{END}]"
 
 # gigatoken remembers every word, in up to 9 bytes per byte of text, so endless new words would fill the memory. A new
 # one (50 ms) replaces it when the process uses more than this, apart from its text, and has encoded some text.
@@ -64,8 +53,8 @@ class GigatokenError(Exception):
 
 
 def open_gigatoken(tokenizer: Tokenizer) -> "Gigatoken | None":
-    """Return gigatoken for a pattern of SCHEMES, or None if it cannot be used; print a warning if it should work."""
-    if tokenizer.meta["pattern"] not in SCHEMES:
+    """Return gigatoken for a byte-level BPE, or None if it cannot be used; print a warning if it should work."""
+    if tokenizer.meta["pattern"] != PATTERN:
         return None
     try:
         installed = {name: importlib.metadata.version(name) for name in COMPARED}
@@ -94,7 +83,6 @@ class Gigatoken:
         self.documents_by_tiktoken = 0  # instead, because they have new characters
         self.documents_compared = 0  # encoded by both
         self._library = library
-        self._scheme, self.only_tiktoken = SCHEMES[tokenizer.meta["pattern"]]
         self._renew()
 
     def summary(self) -> str:
@@ -145,7 +133,7 @@ class Gigatoken:
         """Return which documents of a chunk have characters that only tiktoken may encode."""
         if chunk.characters == chunk.utf8_bytes:  # ASCII
             return []
-        has_new = pc.match_substring_regex(chunk.texts, self.only_tiktoken)
+        has_new = pc.match_substring_regex(chunk.texts, ONLY_TIKTOKEN)
         return np.flatnonzero(has_new.to_numpy(zero_copy_only=False)).tolist()
 
     def encode_texts(self, texts: list[str]) -> np.ndarray:
@@ -173,4 +161,4 @@ class Gigatoken:
             trim(0)
         ranks = self.tokenizer.folder / RANKS
         ends = {END: self.tokenizer.eot_id}
-        self._backend = self._library.Tokenizer.from_tiktoken(ranks, pretokenizer=self._scheme, special_tokens=ends)
+        self._backend = self._library.Tokenizer.from_tiktoken(ranks, pretokenizer="gpt2", special_tokens=ends)

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from lm.core.errors import IntegrityError, UserError
 from lm.core.files import check_sha256, check_types, read_json, safe_join, sha256_file
 from lm.tokenizer.byte_level import BYTES_OF_CHARACTERS
-from lm.tokenizer.pretokenize import PATTERNS, cut_long_runs
+from lm.tokenizer.pretokenize import PATTERN, cut_long_runs
 
 META = "meta.json"
 RANKS = "ranks.tiktoken"
@@ -29,6 +29,8 @@ BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay i
 MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the last, with or without a token
 BYTES = [bytes([byte]) for byte in range(256)]
 REBUILD = "run `dvc repro -f make_tokenizer`"
+# Byte-level BPE, and any other vocabulary.
+PRETOKENIZERS = [("gpt2", PATTERN), (None, None)]
 META_FORM = {
     "kind": str,
     "vocab_size": int,
@@ -54,9 +56,8 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
     if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
         problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
-    pretokenizer = meta["pretokenizer"]
-    if meta["pattern"] is not None and PATTERNS.get(pretokenizer) != meta["pattern"]:
-        problem = f"pretokenizer is {pretokenizer!r}, but pattern is not the one of that name"
+    if (meta["pretokenizer"], meta["pattern"]) not in PRETOKENIZERS:
+        problem = f"pretokenizer is {meta['pretokenizer']!r}; it must be 'gpt2', with its pattern, or null without one"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
     if (RANKS in meta["files"]) != (meta["pattern"] is not None) or BACKEND not in meta["files"]:
         raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REBUILD}")
@@ -137,8 +138,7 @@ class Tokenizer:
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
             return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
         encode = functools.partial(self._encoding.encode_to_numpy, disallowed_special=())
-        pieces_of = functools.partial(cut_long_runs, pattern=self.meta["pattern"])
-        return [np.concatenate([encode(piece) for piece in pieces_of(text)]) for text in texts]
+        return [np.concatenate([encode(piece) for piece in cut_long_runs(text)]) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids, special tokens by name; incomplete UTF-8 gives U+FFFD."""

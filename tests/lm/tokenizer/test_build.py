@@ -22,7 +22,7 @@ from lm.tokenizer import build
 from lm.tokenizer.build import write_for_generation, write_huggingface
 from lm.tokenizer.byte_level import cut_long_words, recover_merges, train_bpe
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.pretokenize import PATTERNS
+from lm.tokenizer.pretokenize import PATTERN
 from support import ROOT
 from support.mixture_cases import write_source
 from support.tokenizer_cases import TEXTS, TRAINING, VOCAB_SIZE, digests, save_tokenizer, write_bpe, write_gemma_like
@@ -73,15 +73,14 @@ def test_merges_are_recovered_from_ranks():
     assert merges == [(b"a", b"b"), (b"c", b"d"), (b"ab", b"cd"), (b"b", b"c"), (b"ab", b"c")]
     with pytest.raises(AssertionError, match="is not a merge of lower ranks"):
         recover_merges({token: rank for rank, token in enumerate([b"a", b"b", b"aba", b"ab"])})
-    ranks, merges = train_bpe([TRAINING], VOCAB_SIZE, "gpt2")
+    ranks, merges = train_bpe([TRAINING], VOCAB_SIZE)
     assert recover_merges(ranks) == merges
 
 
-@pytest.mark.parametrize("pretokenizer", sorted(PATTERNS))
-def test_a_pair_that_occurs_twice_is_merged(pretokenizer):
-    assert b"ab" in train_bpe([["ab ab"]], 300, pretokenizer)[0]
-    assert b"ab" in train_bpe([["ab"], ["ab"]], 300, pretokenizer)[0], "in two batches"
-    assert b"ab" not in train_bpe([["ab"]], 300, pretokenizer)[0]
+def test_a_pair_that_occurs_twice_is_merged():
+    assert b"ab" in train_bpe([["ab ab"]], 300)[0]
+    assert b"ab" in train_bpe([["ab"], ["ab"]], 300)[0], "in two batches"
+    assert b"ab" not in train_bpe([["ab"]], 300)[0]
 
 
 def test_only_words_too_long_for_the_trainer_are_cut():
@@ -261,20 +260,16 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder, capsys):
     assert load_tokenizer("data/tokenizer").vocab_size < 50_000 and "fewer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(PATTERNS))
-def test_the_stage_trains_on_the_pieces_of_its_pretokenizer(project, tmp_path, name):
-    assert project(BPE | {"pretokenizer": name}) == 0
-    expected = tmp_path / "expected"
-    expected.mkdir()
-    assert files_of("data/tokenizer") == files_of(write_bpe(expected, name))
-    meta = read_json("data/tokenizer/meta.json")
-    assert (meta["pretokenizer"], meta["pattern"]) == (name, PATTERNS[name])
+@pytest.mark.parametrize("former", ["cl100k", "o200k"])
+def test_a_pretokenizer_of_an_earlier_version_is_refused_with_the_one_to_write(project, capsys, former):
+    assert project(BPE | {"pretokenizer": former}) == 2
+    assert f"tokenizers.t.pretokenizer is '{former}'; it must be one of gpt2" in capsys.readouterr().err
 
 
 def test_another_vocabulary_of_tiktoken_is_refused(monkeypatch):
     ranks = {bytes([byte]): byte for byte in range(256)}
     special = {"<|endoftext|>": 256}
-    other = tiktoken.Encoding("gpt2", pat_str=PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens=special)
+    other = tiktoken.Encoding("gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=special)
     monkeypatch.setattr(tiktoken, "get_encoding", lambda name: other)
     monkeypatch.setattr(build, "_check_cache", lambda name: [])
     with pytest.raises(IntegrityError, match=r"tiktoken's gpt2: sha256 of its ranks is"):

@@ -1,6 +1,5 @@
 """gigatoken gives tiktoken's ids; a difference is noticed, and the text is encoded again."""
 
-import functools
 import importlib.metadata
 import re
 import sys
@@ -10,17 +9,11 @@ import numpy as np
 import pytest
 
 from lm.tokenizer import gigatoken_encoder
-from lm.tokenizer.gigatoken_encoder import COMPARED, END, SCHEMES, GigatokenError, open_gigatoken
+from lm.tokenizer.gigatoken_encoder import COMPARED, END, ONLY_TIKTOKEN, GigatokenError, open_gigatoken
 from lm.tokenizer.load import load_tokenizer, well_formed
-from lm.tokenizer.pretokenize import PATTERNS
 from support import ROOT
 from support.fuzz import chunk_of, scalars, seeded_strings, texts_that_differ
 from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe, write_gpt2
-
-# Characters that gigatoken reads otherwise than tiktoken, as regular expressions.
-ONLY_TIKTOKEN = SCHEMES[PATTERNS["gpt2"]][1]
-ANY_NEW = SCHEMES[PATTERNS["o200k"]][1]
-NAMES = {"bpe": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}  # of pre-tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -30,25 +23,14 @@ def new() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory):
-    """Return a function that gives a tokenizer by its name; a tokenizer is written once."""
-
-    @functools.cache
-    def tokenizer(name):
-        folder = tmp_path_factory.mktemp(name)
-        return load_tokenizer(write_gpt2(folder) if name == "gpt2" else write_bpe(folder, NAMES[name]))
-
-    return tokenizer
+def bpe(tmp_path_factory):
+    return load_tokenizer(write_bpe(tmp_path_factory.mktemp("bpe")))
 
 
-@pytest.fixture(scope="module")
-def bpe(tokenizers):
-    return tokenizers("bpe")
-
-
-@pytest.fixture(params=["bpe", "gpt2", "cl100k", "o200k"])
-def tokenizer(request, tokenizers):
-    return tokenizers(request.param)
+@pytest.fixture(scope="module", params=[write_bpe, write_gpt2])
+def tokenizer(request, tmp_path_factory):
+    """A vocabulary that was trained here, and GPT-2's."""
+    return load_tokenizer(request.param(tmp_path_factory.mktemp("tokenizer")))
 
 
 def test_the_compared_versions_are_the_installed_ones():
@@ -57,38 +39,36 @@ def test_the_compared_versions_are_the_installed_ones():
     assert all(f"{name}=={version}" in required for name, version in COMPARED.items())
 
 
-@pytest.mark.parametrize("name", ["bpe", "o200k"])
-def test_only_characters_of_the_rule_differ(tokenizers, name):
+def test_only_characters_of_the_rule_differ(bpe):
     """Encode characters in several contexts, many at a time because tiktoken is slow; later planes are much alike."""
-    tokenizer = tokenizers(name)
-    encoder = open_gigatoken(tokenizer)
-    kept = [c for c in scalars() if ord(c) < 0x20000 and not re.match(encoder.only_tiktoken, c)]
+    kept = [c for c in scalars() if ord(c) < 0x20000 and not re.match(ONLY_TIKTOKEN, c)]
     texts = [
         "".join(f"{c}'s {c}1A{c}a{c}!{c}  {c}\n" for c in kept[start : start + 4096])
         for start in range(0, len(kept), 4096)
     ]
-    expected, _ = tokenizer.encode_documents(texts)
-    assert np.array_equal(encoder.encode_texts(texts), expected)
+
+    expected, _ = bpe.encode_documents(texts)
+
+    assert np.array_equal(open_gigatoken(bpe).encode_texts(texts), expected)
 
 
-def test_every_new_character_differs_in_some_context(tokenizers, new):
-    """The rule names no character without need. That of o200k names 42 marks more."""
-    new_to_o200k = re.findall(ANY_NEW, "".join(scalars()))
-    o200k = tokenizers("o200k")
-    encoder = open_gigatoken(o200k)
+def test_every_new_character_differs_in_some_context(bpe, new):
+    """The rule names no character without need."""
+    encoder = open_gigatoken(bpe)
+
     differ = set()
     for context in ("{0}'s", "A{0}a{0}B", "b{0}{0} {0}!"):
-        texts = [context.replace("{0}", character) for character in new_to_o200k]
-        found = set(texts_that_differ(encoder, o200k, texts))
-        differ |= {character for character, text in zip(new_to_o200k, texts, strict=True) if text in found}
-    assert differ == set(new_to_o200k)
-    assert len(new_to_o200k) == len(new) + 42
+        texts = [context.replace("{0}", character) for character in new]
+        found = set(texts_that_differ(encoder, bpe, texts))
+        differ |= {character for character, text in zip(new, texts, strict=True) if text in found}
+
+    assert differ == set(new)
 
 
 def test_a_sample_of_the_fuzz_shows_no_difference(tokenizer):
     encoder = open_gigatoken(tokenizer)
     texts = [well_formed(text) for text in [*seeded_strings(2000, seed=5), *TEXTS[:2000]]]
-    texts = [text for text in texts if not re.search(encoder.only_tiktoken, text)]
+    texts = [text for text in texts if not re.search(ONLY_TIKTOKEN, text)]
     assert len(texts) > 3600 and texts_that_differ(encoder, tokenizer, texts) == []
 
 

@@ -98,7 +98,7 @@ def test_a_lone_surrogate_becomes_the_replacement_character(bpe_folder, gemma_to
     [
         ({"vocab_size": 70_000}, r"uint16.*70000"),
         ({"eot_id": "1"}, "eot_id is '1'"),
-        ({"pretokenizer": "cl100k"}, "pretokenizer is 'cl100k', but pattern is not the one of that name"),
+        ({"pretokenizer": "cl100k"}, "pretokenizer is 'cl100k'; it must be 'gpt2'"),
     ],
 )
 def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path, changes, sentence):

@@ -1,4 +1,4 @@
-"""Each pre-tokenizer cuts text as tiktoken's encoding does, in training and in every library that encodes."""
+"""Text is cut as tiktoken's encoding gpt2 does, in training and in every library that encodes."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ import tiktoken_ext.openai_public
 from lm.tokenizer import pretokenize
 from lm.tokenizer.byte_level import train_bpe
 from lm.tokenizer.load import load_tokenizer, open_backend, well_formed
-from lm.tokenizer.pretokenize import LONG_RUN_CHARS, PATTERNS
+from lm.tokenizer.pretokenize import LONG_RUN_CHARS, PATTERN
 from support.fuzz import seeded_strings
 from support.tokenizer_cases import TEXTS, auto_ids, digests, write_bpe
 
@@ -21,22 +21,15 @@ CODE = [
 CONTRACTIONS = ["'S", "'ſ", "'LL", "'vE", "'Re", "don't", "DON'T", "’t", "'l", "'", " 's", "é's", "1'd"]
 
 
-@pytest.fixture(scope="module", params=list(PATTERNS))
-def folder(request, tmp_path_factory):
-    return write_bpe(tmp_path_factory.mktemp(request.param), request.param)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_bpe(tmp_path_factory.mktemp("bpe"))
 
 
-def published(encoding, monkeypatch):
-    """Return the pattern of one of tiktoken's encodings without a download."""
-    for name in ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks"):
-        monkeypatch.setattr(tiktoken_ext.openai_public, name, lambda *args, **options: {})
-    return getattr(tiktoken_ext.openai_public, encoding)()["pat_str"]
-
-
-def test_the_patterns_are_the_published_ones(monkeypatch):
-    assert PATTERNS["gpt2"] == published("gpt2", monkeypatch)
-    assert PATTERNS["cl100k"] == published("cl100k_base", monkeypatch)
-    assert PATTERNS["o200k"].replace(r"\s++$|", "") == published("o200k_base", monkeypatch)
+def test_the_pattern_is_the_published_one(monkeypatch):
+    """Without a download of the ranks."""
+    monkeypatch.setattr(tiktoken_ext.openai_public, "data_gym_to_mergeable_bpe_ranks", lambda **options: {})
+    assert tiktoken_ext.openai_public.gpt2()["pat_str"] == PATTERN
 
 
 def test_the_default_ids_are_the_committed_ones(tmp_path):
@@ -62,14 +55,11 @@ def test_the_exported_folder_gives_tiktokens_ids(folder):
 
 def test_training_merges_within_pieces_only():
     text = "DON'T 1234567 1234567//\n//\n x\n\n\n  y HTTPServer" * 9
-    for name, present, absent in (
-        ("gpt2", [b" 1234567", b"//"], [b"//\n", b"123"]),
-        ("cl100k", [b"123", b"//\n", b"'T"], [b" 1234567", b"//\n//\n"]),
-        ("o200k", [b"123", b"//\n//\n", b"DON'T", b" HTTPServer"], [b" 1234567"]),
-    ):
-        ranks, _ = train_bpe([[text]], 400, name)
-        assert all(token in ranks for token in present), name
-        assert not any(token in ranks for token in absent), name
+
+    ranks, _ = train_bpe([[text]], 400)
+
+    assert {b" 1234567", b"//"} <= ranks.keys()
+    assert not {b"//\n", b"7//", b"T 1"} & ranks.keys()
 
 
 def test_a_million_spaces_are_encoded(folder):
@@ -82,7 +72,6 @@ def test_a_million_spaces_are_encoded(folder):
 
 def test_a_text_is_cut_only_at_long_runs(monkeypatch, folder):
     monkeypatch.setattr(pretokenize, "LONG_RUN_CHARS", 2)
-    monkeypatch.setattr(pretokenize, "LONG_RUNS", pretokenize.long_runs(2))
     cut = load_tokenizer(folder)
     whole = open_backend(folder / "tokenizer.json")
     expected = [encoding.ids for encoding in whole.encode_batch_fast(TEXTS[:4000])]
