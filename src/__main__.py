@@ -35,7 +35,6 @@ TOOLS_BY_GOAL = {
         "search_example": "extras.search_example.search_example",
         "score_test": "tools.score_test",
         "lm_eval": "extras.lm_eval.lm_eval",
-        "make_tasks": "extras.lm_eval.make_tasks",
         "compare_tasks": "extras.lm_eval.compare_tasks",
     },
     "check files and bits": {
@@ -56,6 +55,8 @@ TOOLS_BY_GOAL = {
         "tokenize_cluster": "extras.tokenize_cluster.tokenize_cluster",
     },
 }
+# Tools of the version before, and what to do instead.
+FORMER = {"make_tasks": "write the YAML files of the tasks yourself, as extras/lm_eval/README.md shows"}
 TOOLS = {name: module for tools in TOOLS_BY_GOAL.values() for name, module in tools.items()}
 
 
@@ -86,6 +87,9 @@ def main(argv: list[str]) -> int:
     """Run the tool argv[0] with the other arguments; return its exit status, or 2 if no tool has this name."""
     if argv[:1] in (["-h"], ["--help"]):
         return exit_with_status(lambda _: print_help())([])
+    if argv and argv[0] in FORMER:
+        print(f"error: {argv[0]} is gone; {FORMER[argv[0]]}", file=sys.stderr)
+        return 2
     if not argv or argv[0] not in TOOLS:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"
         print(f"error: {problem}; there are: {', '.join(TOOLS)}", file=sys.stderr)

@@ -70,7 +70,7 @@ def open_tasks(folder: Path | None, names: list[str]) -> tuple[TaskManager, list
         there_are = f"{folder} has {', '.join(own) or 'none'}" if folder else "name the folder of your own tasks"
         raise ParamsError(f"--tasks: {unknown[0]} is unknown; `lm-eval ls tasks` lists lm-eval's, {there_are}")
     if not (names or own):
-        raise ParamsError(f"--task_folder: {folder} has no task; make some with `python src make_tasks`")
+        raise ParamsError(f"--task_folder: {folder} has no task; extras/lm_eval/README.md shows two to write there")
     return manager, names or own
 
 

@@ -1,6 +1,5 @@
 """Run tasks of EleutherAI's lm-eval with the trained model, or with an exported one, on the CPU.
 
-    python src make_tasks tasks/stories --source stories/
     python src lm_eval --task_folder tasks/stories
     python src lm_eval --models data/models/kept_weights/* --task_folder tasks/stories
     python src lm_eval --export exported --tasks blimp lambada_openai --limit 100 --samples items/a

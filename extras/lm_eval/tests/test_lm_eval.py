@@ -9,13 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 import torch
 
 from extras.lm_eval import agreement
 from extras.lm_eval.lm_eval import main, read_metrics, rows_of, suffixes_of
-from extras.lm_eval.make_tasks import main as make_tasks
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import read_json
 from lm.model.score import score_tokens
@@ -24,6 +24,7 @@ from support.model_cases import build, write_bpe, write_gemma_like, write_traine
 from support.refusal import refused
 from tools.common.export import load_run, write_model
 
+README = Path(__file__).parent.parent / "README.md"
 SEQ_LEN = 32  # of write_trained
 WORDS = ["the", "dog", "saw a", "cat", "and", "é", "ran home;", "then,", "one day", "they", "sat", "by", "31", "trees"]
 STORIES = [" ".join(random.Random(seed).choices(WORDS, k=20 + seed)) + ".\n" for seed in range(40)]
@@ -32,6 +33,30 @@ ODD = ["<|endoftext|> is text here", "x", "one " * 300, "  spaces  first and las
 
 def call(*arguments) -> int:
     return main(list(map(str, arguments)))
+
+
+def write_tasks(folder: Path, texts: list[str]) -> list[dict]:
+    """Write the two tasks that README.md shows, with data of these texts; return the questions about endings."""
+    cut = [text.split(" ") for text in texts if text.count(" ") >= 20]
+    endings = [" " + " ".join(words[10:13]) for words in cut]
+    questions = []
+    for number, words in enumerate(cut):
+        choices = [endings[(number + place) % len(cut)] for place in range(4)]  # the right one first
+        label = number % 4
+        choices[0], choices[label] = choices[label], choices[0]
+        questions.append({"beginning": " ".join(words[:10]), "endings": choices, "label": label})
+
+    folder.mkdir()
+    blocks = re.findall(r"```yaml parse\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    for number, block in enumerate(blocks):
+        (folder / f"{number}.yaml").write_text(block, encoding="utf-8")
+    write_lines(folder / "documents.jsonl", [{"text": text} for text in texts])
+    write_lines(folder / "endings.jsonl", questions)
+    return questions
+
+
+def write_lines(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def load_gpt2(folder: Path):
@@ -55,12 +80,8 @@ def run(request, tmp_path_factory) -> SimpleNamespace:
     (folder / "export").mkdir()
     model, *rest = load_run(folder / "models", folder / "tokenizer")
     write_model(folder / "export", model, *rest)
-    (folder / "texts").mkdir()
-    for number, text in enumerate([*STORIES, *ODD]):
-        (folder / "texts" / f"{number:02d}.txt").write_text(text)
-    options = ["--beginning_chars", "40", "--ending_chars", "12"]
-    assert make_tasks([str(folder / "tasks"), "--source", str(folder / "texts"), *options]) == 0
-    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, record=record)
+    questions = write_tasks(folder / "tasks", [*STORIES, *ODD])
+    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, record=record, questions=questions)
 
 
 def evaluate(run, *options) -> dict:
@@ -82,7 +103,7 @@ def nats_of(run, text: str, end_of_text: bool = False) -> np.ndarray:
 
 def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
     figures = evaluate(run, "--check")
-    for name in ("tasks_perplexity", "tasks_endings"):
+    for name in ("stories_perplexity", "stories_endings"):
         assert 0 < figures["tasks"][name]["largest_difference_nats_per_token"] < 1e-4
     table = capfd.readouterr().out
     for metric in ("word_perplexity", "byte_perplexity", "bits_per_byte", "acc", "acc_norm"):
@@ -94,20 +115,21 @@ def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
     assert max(map(len, losses)) > 3 * SEQ_LEN and min(map(len, losses)) < SEQ_LEN
     expected = sum(float(loss.sum(dtype=np.float64)) for loss in losses) / math.log(2) / num_bytes
     num_tokens = sum(map(len, losses))
-    found = figures["tasks"]["tasks_perplexity"]["metrics"]["bits_per_byte"]["value"]
+    found = figures["tasks"]["stories_perplexity"]["metrics"]["bits_per_byte"]["value"]
     assert abs(found - expected) * math.log(2) * num_bytes / num_tokens < 1e-4
 
 
 def test_the_right_ending_is_chosen_by_our_own_losses(run):
-    rows = [json.loads(line) for line in (run.folder / "tasks/endings.jsonl").read_text().split("\n")[:-1]]
-    found = evaluate(run)["tasks"]["tasks_endings"]["metrics"]["acc"]["value"]
+    found = evaluate(run)["tasks"]["stories_endings"]["metrics"]["acc"]["value"]
+
     right = []
-    for row in rows:
+    for question in run.questions:
+        beginning = question["beginning"]
         losses = [
-            agreement.score_continuation(run.model, run.tokenizer, SEQ_LEN, row["beginning"], ending).sum()
-            for ending in row["endings"]
+            agreement.score_continuation(run.model, run.tokenizer, SEQ_LEN, beginning, ending).sum()
+            for ending in question["endings"]
         ]
-        right.append(np.argmin(losses) == row["label"])
+        right.append(np.argmin(losses) == question["label"])
     assert found == pytest.approx(np.mean(right)) and len(right) > 30
 
 
@@ -149,9 +171,9 @@ def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
     assert evaluate(run, "--limit", 9) == first
     assert {"lm_eval", "torch", "transformers"} <= set(first["versions"])
     assert first["model"]["weights_sha256"] == run.record["best"]["sha256"] and first["model"]["seq_len"] == SEQ_LEN
-    assert first["tasks"]["tasks_endings"]["documents"] == 9
-    assert first["tasks"]["tasks_endings"]["metrics"]["acc"]["stderr"] > 0
-    assert first["tasks"]["tasks_endings"]["hash"] != evaluate(run)["tasks"]["tasks_endings"]["hash"]
+    assert first["tasks"]["stories_endings"]["documents"] == 9
+    assert first["tasks"]["stories_endings"]["metrics"]["acc"]["stderr"] > 0
+    assert first["tasks"]["stories_endings"]["hash"] != evaluate(run)["tasks"]["stories_endings"]["hash"]
 
 
 def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finished, tmp_path):
@@ -159,11 +181,9 @@ def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finis
     tasks = tmp_path / "tasks"
     output = tmp_path / "figures.json"
     assert read_json(models / "model.json")["segments"][0]["numerics"] == "exact"
-    options = ["--num_documents", 20, "--beginning_chars", 40, "--ending_chars", 12]
-    assert (
-        make_tasks([str(value) for value in (tasks, "--source", finished / "data/raw/validation.parquet", *options)])
-        == 0
-    )
+    texts = pq.read_table(finished / "data/raw/validation.parquet")["text"].to_pylist()
+    write_tasks(tasks, texts[:20])
+
     folders = ["--models", models, "--tokenizer", finished / "data/tokenizer", "--task_folder", tasks]
     assert call(*folders, "--check", "--output", output) == 0
     for task in read_json(output)["tasks"].values():
