@@ -22,7 +22,9 @@ from lm.core.errors import IntegrityError
 from lm.core.files import atomic_write
 
 # The palette of Okabe and Ito; lightness and line style tell the colours apart in grey.
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6E6E6E"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREY = "#6E6E6E"
 STYLE: dict[Any, Any] = {
     "figure.dpi": 160,
     "font.size": 10,
@@ -41,6 +43,9 @@ STYLE: dict[Any, Any] = {
 styled = style.context(STYLE, after_reset=True)  # a person's own matplotlibrc changes no picture
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOT_NUMBERS = ("checkpoint_digest",)
+LABEL_POINTS = 28  # height of a label of two lines
+MOST_LABEL_INCHES = 0.5  # width of a label of the x axis
+AXES_FRACTION = 0.8  # of a figure's width
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
@@ -54,7 +59,9 @@ def read_csv(path: Path) -> dict[str, list[float]]:
             rows = list(reader)
         if reader.fieldnames is None:
             raise ValueError("it is empty")
-        names = [name for name in (rows[0] if rows else []) if name not in NOT_NUMBERS]
+        if not rows:
+            return {}
+        names = [name for name in rows[0] if name not in NOT_NUMBERS]
         return {name: [float(row[name]) for row in rows] for name in names}
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
@@ -71,7 +78,8 @@ def figure_of(
 ) -> Figure:
     """Return a figure of `size` in inches: one panel per function on a common x axis, of relative `heights`."""
     figure = Figure(size, layout="constrained")
-    panels = figure.subplots(len(draw_functions), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    grid = figure.subplots(len(draw_functions), 1, sharex=True, squeeze=False, height_ratios=heights)
+    panels = grid[:, 0]
     for draw, axes in zip(draw_functions, panels, strict=True):
         draw(axes)
         axes.label_outer()  # only the lowest panel keeps its x label
@@ -111,7 +119,8 @@ def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
     """Make the y axis logarithmic with plain numbers; `ticks` of each decade where it spans less than one."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low >= 10 else ticks))
+    spans_a_decade = high / low >= 10
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if spans_a_decade else ticks))
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="y", which="minor", length=0)
@@ -119,8 +128,17 @@ def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
 
 def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str, shift: float = 0) -> None:
     """Write a curve's name beside its last point, moved up by `shift` points; it replaces a legend."""
-    style = {"color": color, "va": "center", "annotation_clip": False, "fontweight": "bold", "fontsize": 9}
-    axes.annotate(text, (x[-1], y[-1]), (6, shift), textcoords="offset points", **style)
+    axes.annotate(
+        text,
+        (x[-1], y[-1]),
+        (6, shift),
+        textcoords="offset points",
+        color=color,
+        va="center",
+        annotation_clip=False,
+        fontweight="bold",
+        fontsize=9,
+    )
 
 
 def training_figure(train: dict, validation: dict) -> Figure:
@@ -143,29 +161,42 @@ def training_title(validation: dict) -> str:
 
 def optimization_figure(train: dict) -> Figure:
     """Return the learning rate and the gradient norm against tokens seen."""
-    panels = (functools.partial(draw_learning_rate, train=train), functools.partial(draw_gradient_norm, train=train))
-    return figure_of(*panels, size=(7.5, 3.9), title="Learning rate and gradient norm")
+    draw_above = functools.partial(draw_learning_rate, train=train)
+    draw_below = functools.partial(draw_gradient_norm, train=train)
+    return figure_of(draw_above, draw_below, size=(7.5, 3.9), title="Learning rate and gradient norm")
 
 
 def draw_losses(axes: Axes, train: dict, validation: dict) -> None:
     """Draw both losses against tokens."""
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    ends = []
+    curves = []
     if train:
-        ends.append((train["tokens"], smooth(train["train_loss"]), "training", BLUE))
         _draw_smoothed(axes, train["tokens"], train["train_loss"], BLUE)
+        curves.append(("training", train["tokens"], smooth(train["train_loss"]), BLUE))
     if validation:
-        ends.append((validation["tokens"], validation["val_loss"], "validation", ORANGE))
-        axes.plot(*ends[-1][:2], color=ORANGE, linestyle="--", marker="o", markersize=4)
+        tokens = validation["tokens"]
+        losses = validation["val_loss"]
+        axes.plot(tokens, losses, color=ORANGE, linestyle="--", marker="o", markersize=4)
+        curves.append(("validation", tokens, losses, ORANGE))
     axes.margins(y=0.1)
     scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
-    # Write name and value beside the last point of each curve, two labels at least 28 points apart.
-    ends.sort(key=lambda end: end[1][-1])
-    heights = [72 / axes.figure.dpi * axes.transData.transform((x[-1], y[-1]))[1] for x, y, *_ in ends]
-    missing = max(0, 28 - (heights[-1] - heights[0])) / 2 if len(ends) == 2 else 0
-    for (x, y, name, color), shift in zip(ends, (-missing, missing), strict=False):
-        label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
     axes.set(xlabel="tokens seen", ylabel="nats per token (log scale)")
+
+    # Write name and value beside the last point of each curve, the lower one first; move labels that overlap apart.
+    curves.sort(key=lambda curve: curve[2][-1])
+    shifts = [0.0]
+    if len(curves) == 2:
+        lower, upper = [_height_points(axes, x[-1], y[-1]) for _, x, y, _ in curves]
+        overlap = max(0, LABEL_POINTS - (upper - lower))
+        shifts = [-overlap / 2, overlap / 2]
+    for (name, x, y, color), shift in zip(curves, shifts, strict=False):
+        label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
+
+
+def _height_points(axes: Axes, x: float, y: float) -> float:
+    """Return how high a point of the axes is in its figure, in points."""
+    _, pixels = axes.transData.transform((x, y))
+    return 72 / axes.figure.dpi * pixels
 
 
 def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
@@ -175,8 +206,9 @@ def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
 
 
 def draw_learning_rate(axes: Axes, train: dict) -> None:
-    axes.plot(train.get("tokens", []), train.get("lr", []), color=GREY)
-    axes.set(xlabel="tokens seen", ylabel="learning rate", ylim=(0, 1.08 * max(train.get("lr", [1]))))
+    rates = train.get("lr", [])
+    axes.plot(train.get("tokens", []), rates, color=GREY)
+    axes.set(xlabel="tokens seen", ylabel="learning rate", ylim=(0, 1.08 * max(rates, default=1)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
@@ -195,18 +227,20 @@ def draw_loss_by_position(axes: Axes, curve: dict) -> None:
     y = curve["nats_per_token"]
     axes.plot(x, y, color=BLUE, marker="o", markersize=5)
     axes.set_xscale("log", base=2)
-    # Label from the right and leave out what would overlap: a label is up to 0.5 inches wide.
-    room = math.log2(max(2, x[-1])) * 0.5 / (0.8 * cast(Figure, axes.figure).get_figwidth())
+
+    # Label from the right and leave out what would overlap.
+    axes_inches = AXES_FRACTION * cast(Figure, axes.figure).get_figwidth()
+    doublings_per_inch = math.log2(max(2, x[-1])) / axes_inches
     shown = [x[-1]]
     for value in reversed(x[:-1]):
-        if math.log2(shown[-1] / value) >= room:
+        if math.log2(shown[-1] / value) >= MOST_LABEL_INCHES * doublings_per_inch:
             shown.append(value)
     axes.set_xticks(shown, [f"{value:,.0f}" for value in shown])
     axes.minorticks_off()
     axes.margins(y=0.15)
     axes.set(xlabel="tokens of context, at most", ylabel="nats per token")
-    for i in (0, -1):
-        label_end(axes, x[i:][:1], y[i:][:1], f"{y[i]:.2f}", BLUE)
+    label_end(axes, x[:1], y[:1], f"{y[0]:.2f}", BLUE)
+    label_end(axes, x[-1:], y[-1:], f"{y[-1]:.2f}", BLUE)
 
 
 def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: float | None = None) -> None:
@@ -215,20 +249,29 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     `documents` has the columns contaminated_fraction, nats and utf8_bytes, each (D,); a line marks `clean_below`.
     """
     kept = documents["utf8_bytes"] > 0
-    fractions, nats, utf8_bytes = (documents[name][kept] for name in ("contaminated_fraction", "nats", "utf8_bytes"))
-    bits_per_byte = nats / math.log(2) / utf8_bytes
+    fractions = documents["contaminated_fraction"][kept]
+    bits = documents["nats"][kept] / math.log(2)
+    utf8_bytes = documents["utf8_bytes"][kept]
+    bits_per_byte = bits / utf8_bytes
     areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
+
+    # Draw two groups, each with its number and mean.
     is_clean = np.ones(len(fractions), bool) if clean_below is None else fractions < clean_below
-    looks = {"clean": (is_clean, BLUE, "o"), "not clean": (~is_clean, ORANGE, "s")}
-    for name, (group, color, marker) in looks.items():
-        if group.any():
-            mean = nats[group].sum() / math.log(2) / utf8_bytes[group].sum()
-            label = f"{name}: {group.sum()} documents, {mean:.3f} bits per byte"
-            x = fractions[group]
-            y = bits_per_byte[group]
-            axes.scatter(
-                x, y, areas[group], color, marker=marker, alpha=0.45, edgecolors=color, linewidths=0.8, label=label
-            )
+    for name, group, color, marker in (("clean", is_clean, BLUE, "o"), ("not clean", ~is_clean, ORANGE, "s")):
+        if not group.any():
+            continue
+        mean = bits[group].sum() / utf8_bytes[group].sum()
+        axes.scatter(
+            fractions[group],
+            bits_per_byte[group],
+            areas[group],
+            color,
+            marker=marker,
+            alpha=0.45,
+            edgecolors=color,
+            linewidths=0.8,
+            label=f"{name}: {group.sum()} documents, {mean:.3f} bits per byte",
+        )
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
         legend = axes.legend(loc="lower left", fontsize=9)
