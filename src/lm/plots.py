@@ -277,7 +277,7 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
         legend = axes.legend(loc="lower left", fontsize=9)
         for handle in legend.legend_handles:
             cast(PathCollection, handle).set_sizes([40])
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     contaminated = "contaminated fraction: tokens in 13-grams that are also in the training text"
     axes.set(xlabel=contaminated, ylabel="bits per byte")
     end = max(0.05, fractions.max(), clean_below or 0)
