@@ -62,14 +62,23 @@ def evaluate(models: Path, evaluation: Path) -> None:
     recorded = evaluation / "inputs.json"
     if recorded.exists() and read_json(recorded) == inputs:
         return
-    flags = {"models": models, "train": TRAIN, "validation": VALIDATION, "tokenizer": TOKENIZER, "audit": AUDIT}
-    with tempfile.TemporaryDirectory() as folder:
-        flags |= {"evaluation": evaluation, "metrics": folder, "plots": folder}
-        argv = [sys.executable, "src/eval.py", *(f"--{name}={path}" for name, path in flags.items())]
-        if code := subprocess.run(argv, stdout=subprocess.DEVNULL).returncode:
-            error = UserError(f"{models}: cannot be evaluated")
-            error.exit_code = max(1, code)
-            raise error
+    with tempfile.TemporaryDirectory() as ignored:
+        flags = {
+            "models": models,
+            "train": TRAIN,
+            "validation": VALIDATION,
+            "tokenizer": TOKENIZER,
+            "audit": AUDIT,
+            "evaluation": evaluation,
+            "metrics": ignored,
+            "plots": ignored,
+        }
+        arguments = [f"--{name}={path}" for name, path in flags.items()]
+        status = subprocess.run([sys.executable, "src/eval.py", *arguments], stdout=subprocess.DEVNULL).returncode
+    if status != 0:
+        error = UserError(f"{models}: cannot be evaluated")
+        error.exit_code = max(1, status)  # a signal is a negative status
+        raise error
     write_json(recorded, inputs)
 
 
@@ -80,8 +89,14 @@ def row_of(models: Path, evaluation: Path) -> dict:
     weights = best["sha256"][:WEIGHTS_DIGITS]
     if details["weights_sha256"] != weights:
         raise IntegrityError(f"{evaluation}: is about other weights than {models} has; run `dvc repro eval`")
-    losses = {name: details[name] for name in ("nats_per_token", "bits_per_byte", "bits_per_byte_se")}
-    return {"weights": weights, "step": best["step"], "tokens": best["tokens_seen"], **losses}
+    return {
+        "weights": weights,
+        "step": best["step"],
+        "tokens": best["tokens_seen"],
+        "nats_per_token": details["nats_per_token"],
+        "bits_per_byte": details["bits_per_byte"],
+        "bits_per_byte_se": details["bits_per_byte_se"],
+    }
 
 
 def add_accuracies(rows: list[dict], files: list[Path]) -> list[str]:
@@ -89,7 +104,7 @@ def add_accuracies(rows: list[dict], files: list[Path]) -> list[str]:
 
     Raise IntegrityError if no row has the weights of a file.
     """
-    names = {}
+    names = []
     for path in files:
         figures = read_json(path, "name files that `python src lm_eval` wrote")
         sha256 = figures["model"]["weights_sha256"]
@@ -97,32 +112,53 @@ def add_accuracies(rows: list[dict], files: list[Path]) -> list[str]:
         if not found:
             raise IntegrityError(f"{path}: is about the weights {sha256}, which are none of this run's; run lm_eval")
         for name, task in figures["tasks"].items():
-            if "acc" in task["metrics"]:
-                accuracy, names[name] = task["metrics"]["acc"], None
-                found[0] |= {name: accuracy["value"], f"{name}_se": accuracy["stderr"]}
-    return list(names)
+            accuracy = task["metrics"].get("acc")
+            if accuracy is None:
+                continue
+            row = found[0]
+            row[name] = accuracy["value"]
+            row[f"{name}_se"] = accuracy["stderr"]
+            if name not in names:
+                names.append(name)
+    return names
 
 
 def draw(axes: Axes, rows: list[dict], names: list[str], label: str) -> None:
     """Draw columns against tokens, with standard errors, and each one's last value at its end; its name if several."""
     ends = []
     for number, name in enumerate(names):
+        known = [row for row in rows if name in row]
+        tokens = [row["tokens"] for row in known]
+        values = [row[name] for row in known]
+        errors = [row[f"{name}_se"] or 0.0 for row in known]
         color, line = LOOKS[number % len(LOOKS)]
-        known = [(row["tokens"], row[name], row[f"{name}_se"] or 0.0) for row in rows if name in row]
-        tokens, values, errors = (list(column) for column in zip(*known, strict=True))
-        style = {"color": color, "linestyle": line, "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
-        axes.errorbar(tokens, values, errors, capsize=3, **style)
-        text = f"{name} {values[-1]:.3f}" if len(names) > 1 else f"{values[-1]:.3f}"
+        marker = MARKERS[number % len(MARKERS)]
+        axes.errorbar(tokens, values, errors, capsize=3, color=color, linestyle=line, marker=marker, markersize=4)
+        value_text = f"{values[-1]:.3f}"
+        text = f"{name} {value_text}" if len(names) > 1 else value_text
         ends.append((values[-1], tokens[-1], text, color))
-    first, last = (of(row["tokens"] for row in rows if row["tokens"]) for of in (min, max))
+
+    set_token_axis(axes, [row["tokens"] for row in rows if row["tokens"] > 0])
+    axes.set_ylabel(label)
+    label_ends(axes, ends)
+
+
+def set_token_axis(axes: Axes, tokens: list[int]) -> None:
+    """Show 0 and the range of these numbers of tokens, all above 0, on a logarithmic axis."""
+    first = min(tokens)
+    last = max(tokens)
     axes.set_xscale("symlog", linthresh=first, linscale=0.5)  # symlog can show 0 tokens, log cannot
-    ticks = SymmetricalLogLocator(base=10, linthresh=first, subs=(1, 2, 5) if last < 100 * first else (1,))
-    axes.set_xticks([tick for tick in ticks.tick_values(0, last) if tick == 0 or first <= tick <= last])
+    subs = (1, 2, 5) if last < 100 * first else (1,)
+    ticks = SymmetricalLogLocator(base=10, linthresh=first, subs=subs).tick_values(0, last)
+    axes.set_xticks([tick for tick in ticks if tick == 0 or first <= tick <= last])
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set(xlabel="tokens seen (log scale)", ylabel=label)
-    # Label the ends from the lowest one up, each above the label before.
-    free = -math.inf
+    axes.set_xlabel("tokens seen (log scale)")
+
+
+def label_ends(axes: Axes, ends: list[tuple[float, int, str, str]]) -> None:
+    """Write a text at each end (value, tokens, text, color), from the lowest one up, each above the one before."""
+    free = -math.inf  # the height above the last label, in points
     for value, token, text, color in sorted(ends):
         height = 72 / axes.figure.dpi * axes.transData.transform((token, value))[1]
         free = max(free, height)
@@ -130,37 +166,52 @@ def draw(axes: Axes, rows: list[dict], names: list[str], label: str) -> None:
         free += LABEL_POINTS
 
 
+def kept_checkpoints() -> list[str]:
+    """Return the names of the kept checkpoints of the run; raise ParamsError if they give no curve."""
+    record = read_json(MODEL)
+    names = list(record.get(KEPT_WEIGHTS) or {})
+    if not names:
+        raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_weights_at and run `dvc repro`")
+    if record["best"]["step"] == 0 and names == [step_name(0)]:
+        found = "the best weights and the kept checkpoint are both of 0 tokens, so there is no curve"
+        raise ParamsError(f"{MODEL}: {found}; add numbers above 0 to train.keep_weights_at and run `dvc repro`")
+    return names
+
+
 @exit_with_status
 def main(argv: list[str]) -> None:
     parser = tool_parser("suite", __doc__)
     parser.add_argument("--out", type=Path, default=Path("suite"), help="the folder to write (suite)")
-    parser.add_argument(
-        "--tasks", type=Path, nargs="+", default=[], metavar="FILE", help="results of lm_eval for the checkpoints"
-    )
+    tasks_help = "results of lm_eval for the checkpoints"
+    parser.add_argument("--tasks", type=Path, nargs="+", default=[], metavar="FILE", help=tasks_help)
     args = parser.parse_args(argv)
-    record = read_json(MODEL)
-    names = record.get(KEPT_WEIGHTS)
-    if not names:
-        raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_weights_at and run `dvc repro`")
-    if record["best"]["step"] == 0 and list(names) == [step_name(0)]:
-        found = "the best weights and the kept checkpoint are both of 0 tokens, so there is no curve"
-        raise ParamsError(f"{MODEL}: {found}; add numbers above 0 to train.keep_weights_at and run `dvc repro`")
+    names = kept_checkpoints()
     refuse_changed_inputs()
+
+    # Evaluate each checkpoint. The best weights have a row already, by the stage eval.
     rows = [row_of(MODELS, EVALUATION)]
     for number, name in enumerate(names, 1):
         print(f"{number} of {len(names)}: {name}", flush=True)
-        evaluate(MODELS / KEPT_WEIGHTS / name, args.out / name)
-        row = row_of(MODELS / KEPT_WEIGHTS / name, args.out / name)
-        rows += [row] if row["weights"] != rows[0]["weights"] else []
+        models = MODELS / KEPT_WEIGHTS / name
+        evaluate(models, args.out / name)
+        row = row_of(models, args.out / name)
+        if row["weights"] != rows[0]["weights"]:
+            rows.append(row)
     rows.sort(key=lambda row: row["step"])
     tasks = add_accuracies(rows, args.tasks)
+
+    # Write the table.
     header = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[row.get(name, "") for name in header] for row in rows]
     write_csv(args.out / "suite.csv", header, cells)
-    print("\n".join(table(header, [[f"{x:.4f}" if type(x) is float else x for x in row] for row in cells])))
+    shown = [[f"{cell:.4f}" if type(cell) is float else cell for cell in row] for row in cells]
+    print("\n".join(table(header, shown)))
+
+    # Draw the loss, and below it the accuracies if there are any.
     panels = [lambda axes: draw(axes, rows, ["bits_per_byte"], "bits per byte")]
-    accuracy = "accuracy" if len(tasks) > 1 else f"accuracy in {''.join(tasks)}"
-    panels += [lambda axes: draw(axes, rows, tasks, accuracy)] if tasks else []
+    if tasks:
+        label = "accuracy" if len(tasks) > 1 else f"accuracy in {tasks[0]}"
+        panels.append(lambda axes: draw(axes, rows, tasks, label))
     figure = plots.figure_of(*panels, size=(7.5, 3.6 * len(panels)), title="Checkpoints of the run, ± standard error")
     plots.save_png(figure, args.out / "suite.png")
     print(f"written: {args.out}/suite.csv, {args.out}/suite.png")
