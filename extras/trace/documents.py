@@ -25,15 +25,24 @@ def document_sources(tokens: TokenFile) -> list[str]:
 
 def describe_documents(tokens: TokenFile, tokenizer: Tokenizer, sources: list[str], start: int, end: int) -> list[str]:
     """Return a line on each document that tokens start … end - 1 of the stream touch: number, place and first words."""
-    first = np.searchsorted(tokens.spans[:, 1], start, side="right")
-    last = np.searchsorted(tokens.spans[:, 0], end)
+    document_starts = tokens.spans[:, 0]
+    document_ends = tokens.spans[:, 1]
+    first = int(np.searchsorted(document_ends, start, side="right"))
+    last = int(np.searchsorted(document_starts, end))
+
+    # The previews also see the documents on both sides, because many begin with the same lines.
+    before = max(0, first - 1)
+    words = previews(tokens, tokenizer, tokens.spans[before : last + 1])
+
     lines = []
-    before = max(0, first - 1)  # the documents on both sides, because many begin with the same lines
-    words = previews(tokens, tokenizer, tokens.spans[before : last + 1])[first - before :]
-    for document, (begin, stop) in enumerate(tokens.spans[first:last].tolist(), int(first)):
+    for document in range(first, last):
         source = f" of {sources[document]}" if sources else ""
-        place = f"its tokens {max(start, begin) - begin:,} to {min(end, stop) - begin - 1:,} of {stop - begin:,}"
-        lines.append(f"document {document}{source}, {place}: {words[document - first]}")
+        document_start = int(document_starts[document])
+        document_end = int(document_ends[document])
+        first_token = max(start, document_start) - document_start
+        last_token = min(end, document_end) - document_start - 1
+        place = f"its tokens {first_token:,} to {last_token:,} of {document_end - document_start:,}"
+        lines.append(f"document {document}{source}, {place}: {words[document - before]}")
     return lines
 
 

@@ -36,12 +36,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenFile, tokenizer: Tokenizer) -> list[str]:
     """Return lines on each window: position, documents, text, and the last target, which is not an input."""
     rows = range(windows.batch_size) if args.row is None else [args.row]
-    starts, (inputs, targets) = windows.starts(args.step), windows.batch(args.step)
-    lines = []
+    starts = windows.starts(args.step)
+    inputs, targets = windows.batch(args.step)
     sources = document_sources(tokens)
+    lines = []
     for row in rows:
         start = int(starts[row])
-        end = int(starts[row]) + windows.seq_len
+        end = start + windows.seq_len
         epoch = windows.epoch_of(args.step * windows.batch_size + row)
         lines += [f"row {row}, epoch {epoch}, tokens {start:,} to {end - 1:,} of {len(tokens.ids):,}"]
         lines += [f"  {line}" for line in describe_documents(tokens, tokenizer, sources, start, end)]
@@ -50,24 +51,31 @@ def explain_step(args: argparse.Namespace, windows: TokenWindows, tokens: TokenF
     return lines
 
 
+def check_below(option: str, value: int, end: int, meaning: str) -> None:
+    """Raise ParamsError unless an option is from 0 to below `end`."""
+    if not 0 <= value < end:
+        raise ParamsError(f"--{option} is {value}; it must be from 0 to {end - 1}, the {end} {meaning}")
+
+
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Print the batch of a step."""
     args = parse(argv)
     params = read_section(PARAMS, "train", TrainParams)
-    for option, value, end, what in (
-        ("step", args.step, params.max_steps, "steps of train.max_tokens"),
-        ("row", args.row or 0, params.batch_size, "sequences of a batch"),
-    ):
-        if not 0 <= value < end:
-            raise ParamsError(f"--{option} is {value}; it must be from 0 to {end - 1}, the {end} {what}")
+    check_below("step", args.step, params.max_steps, "steps of train.max_tokens")
+    if args.row is not None:
+        check_below("row", args.row, params.batch_size, "sequences of a batch")
+
+    # Open the files of the run.
     tokens = open_tokens(args.train)
     tokenizer = load_tokenizer(args.tokenizer)
     check_tokenizer(tokens, tokenizer.sha256)
     windows = TokenWindows(tokens.ids, params.seq_len, params.batch_size, params.seed)
-    seen = args.step * params.batch_tokens
-    print(
-        f"step {args.step} of 0 to {params.max_steps - 1}: {params.batch_size} windows of {params.seq_len} tokens, "
-        f"seed {params.seed}; tokens seen {seen:,} before it, {seen + params.batch_tokens:,} after it\n"
-    )
+
+    # Print the step, then its windows.
+    batch = f"{params.batch_size} windows of {params.seq_len} tokens, seed {params.seed}"
+    seen_before = args.step * params.batch_tokens
+    seen_after = seen_before + params.batch_tokens
+    seen = f"tokens seen {seen_before:,} before it, {seen_after:,} after it"
+    print(f"step {args.step} of 0 to {params.max_steps - 1}: {batch}; {seen}\n")
     print("\n".join(explain_step(args, windows, tokens, tokenizer)))

@@ -73,10 +73,13 @@ def choose(copies: list[Copy], ids: np.ndarray, min_tokens: int, tokenizer: Toke
     is_listed = np.zeros(len(ids), bool)
     for copy in sorted(copies, key=lambda copy: (-copy.length, copy.count)):
         span = slice(copy.begin, copy.end)
-        if (~is_listed[span]).sum() >= min_tokens:
-            text, is_listed[span] = tokenizer.decode(ids[span]), True
-            if not any(text in longer for _, longer in chosen):
-                chosen.append((copy, text))
+        num_new = np.count_nonzero(~is_listed[span])
+        if num_new < min_tokens:
+            continue
+        is_listed[span] = True
+        text = tokenizer.decode(ids[span])
+        if not any(text in longer for _, longer in chosen):
+            chosen.append((copy, text))
     return chosen
 
 
@@ -86,22 +89,33 @@ def places_read(copy: Copy, starts: np.ndarray, seq_len: int) -> tuple[list[int]
     From a single token, nothing is learned about another one. The second value is the number of these positions.
     """
     places = np.array(copy.positions)
-    first, end = (np.searchsorted(starts, places + shift) for shift in (1 - seq_len, copy.length - 1))
-    is_read = first < end
-    return [*places[is_read].tolist(), *places[~is_read].tolist()], int(is_read.sum())
+    first_window = np.searchsorted(starts, places + 1 - seq_len)
+    last_window = np.searchsorted(starts, places + copy.length - 1)
+    is_read = first_window < last_window
+    read = places[is_read].tolist()
+    others = places[~is_read].tolist()
+    return read + others, len(read)
 
 
 def describe_readings(windows: TokenWindows, begin: int, end: int, steps: int, most: int) -> list[str]:
     """Return a line on each epoch, at most `most`, in which the first steps read tokens begin … end - 1."""
     lines = []
     for epoch, places, num_windows in windows.readings(begin, end, steps):
-        how = "whole" if num_windows == 1 else f"cut into {num_windows} windows"
+        if not places:
+            continue
         if len(places) < num_windows:
             how = f"in part, {len(places)} of {num_windows} windows"
+        elif num_windows == 1:
+            how = "whole"
+        else:
+            how = f"cut into {num_windows} windows"
         where = ", ".join(f"step {step} row {row}" for step, row in places)
-        lines += [f"read {how}: {where} (epoch {epoch})"] if places else []
-    more = [f"and in {len(lines) - most} more epochs"] if len(lines) > most else []
-    return [*lines[:most], *more] or [f"not read in the first {steps:,} steps"]
+        lines.append(f"read {how}: {where} (epoch {epoch})")
+    if not lines:
+        return [f"not read in the first {steps:,} steps"]
+    if len(lines) > most:
+        return [*lines[:most], f"and in {len(lines) - most} more epochs"]
+    return lines
 
 
 def trace(
@@ -109,32 +123,57 @@ def trace(
 ) -> list[str]:
     """Return lines on a text of ids (N,): the text with its new parts marked, then its spans and where they are."""
     (copies,) = find_copies([ids], tokens.ids, args.min_tokens, MOST_PLACES)
-    starts = np.sort(np.concatenate([windows.starts(step) for step in range(args.steps)]))
-    pieces = text_pieces(ids, copies, tokenizer)
-    num_new = len(ids) - len({token for copy in copies for token in range(copy.begin, copy.end)})
+
+    # The text, with what is new between brackets.
+    is_new = np.ones(len(ids), bool)
+    for copy in copies:
+        is_new[copy.begin : copy.end] = False
     unseen = f"in no span of {args.min_tokens} tokens that {tokens.path} contains"
-    lines = [f"{len(ids)} tokens; {num_new} of them, between ⟦ and ⟧, are new: {unseen}"]
+    lines = [f"{len(ids)} tokens; {np.count_nonzero(is_new)} of them, between ⟦ and ⟧, are new: {unseen}"]
+    pieces = text_pieces(ids, copies, tokenizer)
     lines += quote("".join(text if length else f"⟦{text}⟧" for text, length in pieces))
+
+    # The spans, each with its places: those first that the steps have read.
     sources = document_sources(tokens)
-    for number, (copy, text) in enumerate(choose(copies, ids, args.min_tokens, tokenizer)[: args.spans], 1):
+    starts = np.sort(np.concatenate([windows.starts(step) for step in range(args.steps)]))
+    chosen = choose(copies, ids, args.min_tokens, tokenizer)
+    for number, (copy, text) in enumerate(chosen[: args.spans], 1):
         places, num_read = places_read(copy, starts, windows.seq_len)
-        them = f"the first {MOST_PLACES:,}" if copy.count > len(places) else "them"
-        read = f", {num_read:,} of {them} read in the first {args.steps:,} steps" if copy.count > 1 else ""
-        times = f"{copy.count:,} times" if copy.count > 1 else "once"
-        lines += ["", f"{number}. {copy.length} tokens, {times} in the training text{read}", *quote(text)]
+        times = describe_times(copy, len(places), num_read, args.steps)
+        lines += ["", f"{number}. {copy.length} tokens, {times}", *quote(text)]
         for begin in places[: args.places]:
             end = begin + copy.length
-            lines += [f"  {line}" for line in describe_documents(tokens, tokenizer, sources, begin, end)]
-            lines += [f"    {line}" for line in describe_readings(windows, begin, end, args.steps, args.places)]
-        if (num_more := copy.count - args.places) > 0:
-            lines += [f"  and {num_more:,} more place{'s' if num_more > 1 else ''}"]
+            documents = describe_documents(tokens, tokenizer, sources, begin, end)
+            readings = describe_readings(windows, begin, end, args.steps, args.places)
+            lines += [f"  {line}" for line in documents]
+            lines += [f"    {line}" for line in readings]
+        num_more = copy.count - args.places
+        if num_more > 0:
+            lines.append(f"  and {num_more:,} more place{'s' if num_more > 1 else ''}")
     return lines
+
+
+def describe_times(copy: Copy, num_places: int, num_read: int, steps: int) -> str:
+    """Return how often a copy is in the training text, and how many of the known places the steps have read."""
+    if copy.count == 1:
+        return "once in the training text"
+    them = f"the first {MOST_PLACES:,}" if copy.count > num_places else "them"
+    read = f"{num_read:,} of {them} read in the first {steps:,} steps"
+    return f"{copy.count:,} times in the training text, {read}"
+
+
+def check_range(option: str, value: int, least: int, most: int) -> None:
+    """Raise ParamsError unless an option is from `least` to `most`."""
+    if not least <= value <= most:
+        raise ParamsError(f"--{option} is {value}; it must be from {least} to {most}")
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Print the spans of a text that the training data contains."""
     args = parse(argv)
+
+    # Open the files of the run, which must belong together.
     record = read_json(MODEL)
     tokens = open_tokens(TRAIN)
     tokenizer = load_tokenizer(TOKENIZER)
@@ -143,22 +182,28 @@ def main(argv: list[str]) -> None:
     if record["data_sha256"]["train"] != tokens.meta["sha256"]:
         raise IntegrityError(f"{MODEL}: trained with another {TRAIN}; run `dvc repro`")
 
+    # Complete and check the arguments.
     last = record["last"]
     best_step = record["best"]["step"]
     if args.steps is None and best_step == 0:
         found = "the best weights are those before the first step, which have read nothing"
         raise ParamsError(f"{MODEL}: {found}; give --steps, from 1 to {last['step']}")
-    args.steps = best_step if args.steps is None else args.steps
-    for option, value, least, most in (
-        ("min_tokens", args.min_tokens, 2, record["seq_len"]),
-        ("steps", args.steps, 1, last["step"]),
-    ):
-        if not least <= value <= most:
-            raise ParamsError(f"--{option} is {value}; it must be from {least} to {most}")
-    text = sys.stdin.read().removesuffix("\n") if args.text == "-" else args.text
-    ids = tokenizer.encode(text) if args.sample is None else sample_ids(args.sample, record["best"]["sha256"])
+    if args.steps is None:
+        args.steps = best_step
+    check_range("min_tokens", args.min_tokens, 2, record["seq_len"])
+    check_range("steps", args.steps, 1, last["step"])
+
+    # Read the text.
+    if args.sample is not None:
+        ids = sample_ids(args.sample, record["best"]["sha256"])
+    elif args.text == "-":
+        ids = tokenizer.encode(sys.stdin.read().removesuffix("\n"))
+    else:
+        ids = tokenizer.encode(args.text)
     if len(ids) < args.min_tokens:
         raise ParamsError(f"the text has {len(ids)} tokens; it must have at least --min_tokens, {args.min_tokens}")
+
+    # Trace it through the batches of the run.
     batch_size = last["tokens_seen"] // last["step"] // record["seq_len"]
     windows = TokenWindows(tokens.ids, record["seq_len"], batch_size, record["seed"])
     print("\n".join(trace(np.array(ids), tokens, tokenizer, windows, args)))
