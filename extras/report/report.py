@@ -50,19 +50,23 @@ def gather() -> dict:
     model = read(paths.MODEL)
     evaluation = read(paths.EVALUATION_DETAILS)
 
-    # An evaluation belongs to the weights whose hash it names; during a run there are none.
-    best = model.get("best", {}).get("sha256", "")
-    former = stages_of_former_runs(stages_of(read_lock())) if paths.LOCK.exists() else []
-    is_evaluated = bool(evaluation) and best.startswith(evaluation["weights_sha256"]) and "eval" not in former
-    evaluation = evaluation if is_evaluated else {}
-    metrics = [paths.TRAIN_METRICS, paths.DATA_METRICS]
-    tables = {str(path): read(path) for path in ([paths.EVAL_METRICS] if is_evaluated else []) + metrics}
-    tables |= {str(paths.EVALUATION_DETAILS): evaluation, f"{paths.MODEL}, training": model.get("training", {})}
+    is_evaluated = is_evaluation_of(evaluation, model)
+    if not is_evaluated:
+        evaluation = {}
+
+    # The tables of figures, those of later stages first.
+    tables = {}
+    if is_evaluated:
+        tables[str(paths.EVAL_METRICS)] = read(paths.EVAL_METRICS)
+    tables[str(paths.TRAIN_METRICS)] = read(paths.TRAIN_METRICS)
+    tables[str(paths.DATA_METRICS)] = read(paths.DATA_METRICS)
+    tables[str(paths.EVALUATION_DETAILS)] = evaluation
+    tables[f"{paths.MODEL}, training"] = model.get("training", {})
 
     # A run ends with a validation, whose tokens model.json has; train.max_tokens is only the most that it may see.
     validation = curve("validation")
-    last = model.get("last", {})
-    is_trained = bool(validation) and validation["tokens"][-1] == last.get("tokens_seen")
+    tokens_at_end = model.get("last", {}).get("tokens_seen")
+    is_trained = bool(validation) and validation["tokens"][-1] == tokens_at_end
 
     chosen = [name.partition(".")[2] for name in selected_presets(params, presets)]
     return {
@@ -84,6 +88,15 @@ def gather() -> dict:
     }
 
 
+def is_evaluation_of(evaluation: dict, model: dict) -> bool:
+    """Return whether an evaluation names the hash of the model's weights; during a run there are none."""
+    if not evaluation:
+        return False
+    best = model.get("best", {}).get("sha256", "")
+    former = stages_of_former_runs(stages_of(read_lock())) if paths.LOCK.exists() else []
+    return best.startswith(evaluation["weights_sha256"]) and "eval" not in former
+
+
 def comparison(is_evaluated: bool) -> dict:
     """Return how the run differs from the committed one: a sentence, and rows of parameters and metrics."""
     unfinished = {"comparison": "Not compared with the committed run: this one is not finished.", "differences": {}}
@@ -97,19 +110,26 @@ def comparison(is_evaluated: bool) -> dict:
         return {"comparison": f"Not compared: {error}.", "differences": {}}
     if found is None:
         return {"comparison": "Not compared: this folder has no commit with a dvc.lock.", "differences": {}}
-    lists = {"parameter": found.parameters, "metric": found.metrics}
-    return {
-        "comparison": " ".join(filter(None, [found.headline, found.explanation])),
-        "differences": {name: list(map(difference_row, each)) for name, each in lists.items() if each},
-    }
+    differences = {}
+    if found.parameters:
+        differences["parameter"] = [difference_row(each) for each in found.parameters]
+    if found.metrics:
+        differences["metric"] = [difference_row(each) for each in found.metrics]
+    sentence = f"{found.headline} {found.explanation}" if found.explanation else found.headline
+    return {"comparison": sentence, "differences": differences}
 
 
 def difference_row(found: Difference) -> tuple:
     """Return name, committed value, value now, and the change of a number."""
-    values = found.committed, found.now
-    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    change = found.now - found.committed if are_numbers else ""
-    return found.name, *(value if are_numbers or value == MISSING else str(value) for value in values), change
+    if is_number(found.committed) and is_number(found.now):
+        return found.name, found.committed, found.now, found.now - found.committed
+    committed = found.committed if found.committed == MISSING else str(found.committed)
+    now = found.now if found.now == MISSING else str(found.now)
+    return found.name, committed, now, ""
+
+
+def is_number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def pictures(is_evaluated: bool) -> list[dict]:
@@ -124,17 +144,26 @@ def pictures(is_evaluated: bool) -> list[dict]:
     if train:
         png = plots.to_png(plots.optimization_figure(train))
         pictures.append(("optimization", png, "The gradient norm is that before clipping."))
-    files = {name: paths.PLOTS / f"{name}.png" for name in PICTURES if is_evaluated}
-    pictures += [(name, path.read_bytes(), PICTURES[name]) for name, path in files.items() if path.exists()]
-    return [{"name": name, "base64": base64.b64encode(png).decode(), "caption": text} for name, png, text in pictures]
+    for name, caption in PICTURES.items():
+        path = paths.PLOTS / f"{name}.png"
+        if is_evaluated and path.exists():
+            pictures.append((name, path.read_bytes(), caption))
+    return [
+        {"name": name, "base64": base64.b64encode(png).decode(), "caption": caption} for name, png, caption in pictures
+    ]
 
 
 def parameters(params: dict, presets: dict) -> list[tuple[str, str]]:
     """Return the chosen parameters as JSON, with the recorded value of those that differ from dvc.lock."""
     recorded = recorded_params(read_lock()) if paths.LOCK.exists() else {}
     chosen = flatten(params) | flatten(selected_presets(params, presets))
-    was = {name: f", was {recorded[name]}" for name, value in chosen.items() if recorded.get(name, value) != value}
-    return [(name, json.dumps(value, ensure_ascii=False) + was.get(name, "")) for name, value in chosen.items()]
+    rows = []
+    for name, value in chosen.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if name in recorded and recorded[name] != value:
+            text += f", was {recorded[name]}"
+        rows.append((name, text))
+    return rows
 
 
 def hashes(model: dict) -> list[tuple[str, str]]:
@@ -163,16 +192,18 @@ def commit() -> str:
     if head is None or changes is None:
         return "unknown: this folder is not in a git repository with a commit"
     num_files = len(changes.splitlines())
-    return f"{head}, {f'{num_files} files differ' if num_files else 'clean'}"
+    return f"{head}, {num_files} files differ" if num_files else f"{head}, clean"
 
 
 def readable(value) -> str:
     """Return a figure with few digits; other values as text."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
     if isinstance(value, list):
         return " to ".join(map(readable, value))
-    return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)
+    return "–" if value is None else str(value)
 
 
 @exit_with_status
