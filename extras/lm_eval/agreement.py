@@ -21,13 +21,16 @@ BATCH_TOKENS = 4096
 
 def tokens_of(tokenizer: Tokenizer, text: str) -> TokenFile:
     """Return the ids of a text, without an end-of-text id, as a token file has them."""
-    return TokenFile(Path(), np.array(tokenizer.encode(text)), {"tokenizer": {"eot_id": tokenizer.eot_id}})
+    ids = np.array(tokenizer.encode(text))
+    return TokenFile(Path(), ids, {"tokenizer": {"eot_id": tokenizer.eot_id}})
 
 
 def score_text(model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, text: str) -> np.ndarray:
     """Return the loss (N,) float32 in nats of each token of a text, in non-overlapping windows."""
     tokens = tokens_of(tokenizer, text)
-    return score_tokens(model, tokens, seq_len, seq_len, max(1, BATCH_TOKENS // seq_len), torch.float32)[0]
+    batch_size = max(1, BATCH_TOKENS // seq_len)
+    losses, _ = score_tokens(model, tokens, seq_len, seq_len, batch_size, torch.float32)
+    return losses
 
 
 def score_continuation(
@@ -38,24 +41,29 @@ def score_continuation(
     As in lm-eval, the context ends before its trailing white space and has as many tokens as by itself.
     """
     tokens = tokens_of(tokenizer, context + continuation)
-    num_context = len(tokenizer.encode(context.rstrip()))
     num_tokens = len(tokens.ids)
-    seq_len = min(seq_len, num_tokens)
-    losses = score_windows(model, tokens, np.array([num_tokens - seq_len]), seq_len, torch.float32)[0]
-    return losses[num_context - num_tokens :]
+    num_continuation = num_tokens - len(tokenizer.encode(context.rstrip()))
+    window_tokens = min(seq_len, num_tokens)
+    starts = np.array([num_tokens - window_tokens])
+    (losses,) = score_windows(model, tokens, starts, window_tokens, torch.float32)
+    return losses[-num_continuation:]
 
 
 def largest_difference(model: Gemma3Model, tokenizer: Tokenizer, seq_len: int, samples: list[dict]) -> float | None:
     """Return the largest difference in nats per token over the requests of a task; None if it only generates text."""
     differences = []
     for sample in samples:
-        for texts, (response, *_) in zip(sample["arguments"], sample["resps"], strict=True):
+        for texts, responses in zip(sample["arguments"], sample["resps"], strict=True):
             if isinstance(texts[-1], dict):  # the settings of a generation
                 continue
-            score = score_text if len(texts) == 1 else score_continuation
-            losses = score(model, tokenizer, seq_len, *texts)
-            theirs = response if len(texts) == 1 else response[0]
-            differences.append(abs(theirs + losses.sum(dtype=np.float64)) / len(losses))
+            if len(texts) == 1:
+                losses = score_text(model, tokenizer, seq_len, *texts)
+                log_likelihood = responses[0]
+            else:
+                losses = score_continuation(model, tokenizer, seq_len, *texts)
+                log_likelihood, _ = responses[0]  # and whether greedy sampling gives the continuation
+            difference = log_likelihood + losses.sum(dtype=np.float64)
+            differences.append(abs(difference) / len(losses))
     return float(max(differences)) if differences else None
 
 
@@ -76,9 +84,8 @@ def check_agreement(
     differences = {name: largest_difference(model, tokenizer, seq_len, samples[name]) for name in samples}
     for name, difference in differences.items():
         if difference is not None and not difference <= MAX_DIFFERENCE:
-            found = (
-                f"lm-eval and lm.model differ by {difference:.2g} nats per token; it must be at most {MAX_DIFFERENCE}"
-            )
+            found = f"lm-eval and lm.model differ by {difference:.2g} nats per token"
+            needed = f"it must be at most {MAX_DIFFERENCE}"
             advice = "install requirements.txt and requirements/lm-eval.txt, and export the model again"
-            raise IntegrityError(f"{export}: {name}: {found}; {advice}")
+            raise IntegrityError(f"{export}: {name}: {found}; {needed}; {advice}")
     return differences

@@ -14,6 +14,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,11 +60,17 @@ def read_tasks(folder: Path) -> dict[str, dict[tuple, dict]]:
     """Return task → item by its number and hashes; of a task's filters the first, of several files the last."""
     tasks = {}
     for path in sorted(folder.glob("**/samples_*.jsonl"), key=lambda path: path.name):
-        samples = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-        kept = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
-        if (match := SAMPLES.fullmatch(path.name)) and kept:
-            keys = [(sample["doc_id"], sample["doc_hash"], sample["prompt_hash"]) for sample in kept]
-            tasks[match[1]] = dict(zip(keys, kept, strict=True))
+        match = SAMPLES.fullmatch(path.name)
+        lines = path.read_text(encoding="utf-8").split("\n")
+        samples = [json.loads(line) for line in lines if line]
+        if not match or not samples:
+            continue
+        task = match[1]
+        tasks[task] = {}
+        for sample in samples:
+            if sample["filter"] == samples[0]["filter"]:
+                key = (sample["doc_id"], sample["doc_hash"], sample["prompt_hash"])
+                tasks[task][key] = sample
     if not tasks:
         raise ParamsError(f"{folder}: has no items; name a folder that `python src lm_eval --samples` wrote")
     return tasks
@@ -71,19 +78,29 @@ def read_tasks(folder: Path) -> dict[str, dict[tuple, dict]]:
 
 def value_of(sample: dict, metric: str) -> tuple[float, float]:
     """Return the value of an item and its weight in the mean: 1, or for bits_per_byte its bytes."""
-    if isinstance(sample[metric], list):  # lm-eval has the log-likelihood in nats, and the bytes
-        return -sample[metric][0] / math.log(2), sample[metric][1]
+    if isinstance(sample[metric], list):
+        log_likelihood_nats, num_bytes = sample[metric]
+        return -log_likelihood_nats / math.log(2), num_bytes
     return float(sample[metric]), 1.0
+
+
+class Comparison(NamedTuple):
+    """A task of two runs A and B over the items that both have."""
+
+    task: str
+    metric: str
+    num_items: int
+    num_documents: int
+    mean_a: float
+    mean_b: float
+    difference: Estimate  # B - A
+    size_correlation: float | None  # with the documents' sizes, where that makes the interval too narrow
 
 
 def compare_items(
     name: str, a: dict[tuple, dict], b: dict[tuple, dict], metrics: list[str], document: str | None
-) -> tuple[list[str], int, Estimate, float | None]:
-    """Compare a task over the items that both runs have.
-
-    Return the first cells of its row, the number of documents, B - A, and its correlation with the documents' sizes
-    where that makes the interval too narrow.
-    """
+) -> Comparison:
+    """Compare a task by the first of the metrics that it has. Raise IntegrityError if no item is in both runs."""
     common = [key for key in a if key in b]
     if not common:
         needed = "run both with the same task, its version and prompts"
@@ -92,55 +109,89 @@ def compare_items(
     metric = next((metric for metric in metrics if metric in sample), None)
     if metric is None:
         raise ParamsError(f"--metrics: {name} has {', '.join(sample['metrics'])}; choose one of them")
-    values, weights = np.array([[value_of(run[key], metric) for key in common] for run in (a, b)]).transpose(2, 0, 1)
+    values_a, weights_a = np.array([value_of(a[key], metric) for key in common]).T
+    values_b, weights_b = np.array([value_of(b[key], metric) for key in common]).T
     documents = np.array([str(a[key]["doc"].get(document, key)) for key in common])
-    means = [f"{mean:.4f}" for mean in values.sum(axis=1) / weights.sum(axis=1)]
-    num_documents = len(set(documents))
-    cells = [f"{name}, {metric}", f"{len(common):,}", f"{num_documents:,}", *means]
-    difference = clustered_difference(values[1] - values[0], weights[0], documents)
-    correlation = size_correlation(*sum_by_cluster(values[1] - values[0], weights[0], documents))
-    return cells, num_documents, difference, correlation
+    differences = values_b - values_a
+    sums, sizes = sum_by_cluster(differences, weights_a, documents)
+    return Comparison(
+        task=name,
+        metric=metric,
+        num_items=len(common),
+        num_documents=len(set(documents)),
+        mean_a=values_a.sum() / weights_a.sum(),
+        mean_b=values_b.sum() / weights_b.sum(),
+        difference=clustered_difference(differences, weights_a, documents),
+        size_correlation=size_correlation(sums, sizes),
+    )
 
 
-def cells_of(found: Estimate, num_documents: int) -> list[str]:
-    """Return the cells of COLUMNS."""
-    if found.low is None:
-        return [f"{found.value:+.4f}", "too few differ", "", "", ""]
-    interval = f"{found.low:+.4f} to {found.high:+.4f}"
-    needed = units_needed(found, num_documents, LEAST_DIFFERENT)
-    count = "" if needed is None else f"fewer than {LEAST_NAMED}" if needed < LEAST_NAMED else f"{needed:,}"
-    return [f"{found.value:+.4f}", interval, p_text(found), f"{detectable_difference(found):.4f}", count]
+def row_of(found: Comparison, corrected: Estimate) -> list[str]:
+    """Return the cells of a comparison; `corrected` is its difference with p after Holm."""
+    first_cells = [
+        f"{found.task}, {found.metric}",
+        f"{found.num_items:,}",
+        f"{found.num_documents:,}",
+        f"{found.mean_a:.4f}",
+        f"{found.mean_b:.4f}",
+        f"{corrected.value:+.4f}",
+    ]
+    if corrected.low is None:
+        return [*first_cells, "too few differ", "", "", ""]
+    interval = f"{corrected.low:+.4f} to {corrected.high:+.4f}"
+    detectable = f"{detectable_difference(corrected):.4f}"
+    needed = units_needed(corrected, found.num_documents, LEAST_DIFFERENT)
+    return [*first_cells, interval, p_text(corrected), detectable, count_text(needed)]
+
+
+def count_text(num_documents: int | None) -> str:
+    """Return the text of a number of documents that are needed."""
+    if num_documents is None:
+        return ""
+    if num_documents < LEAST_NAMED:
+        return f"fewer than {LEAST_NAMED}"
+    return f"{num_documents:,}"
+
+
+def check_document_field(field: str, tasks: dict[str, dict[tuple, dict]]) -> None:
+    """Raise ParamsError if the items of no task have the field."""
+    fields = {name: list(next(iter(items.values()))["doc"]) for name, items in tasks.items()}
+    if not any(field in names for names in fields.values()):
+        found = "; ".join(f"{task} has {', '.join(names)}" for task, names in fields.items())
+        raise ParamsError(f"--document is {field}; it must be a field of a task; {found}")
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Print a table for each run that is compared with the first one."""
     args = parse(argv)
-    first, *others = [read_tasks(folder) for folder in args.folders]
-    fields = {name: next(iter(items.values()))["doc"] for name, items in first.items()}
-    if args.document and not any(args.document in doc for doc in fields.values()):
-        found = "; ".join(f"{name} has {', '.join(doc)}" for name, doc in fields.items())
-        raise ParamsError(f"--document is {args.document}; it must be a field of a task; {found}")
-    rows = []
-    counts = []
-    differences = []
-    warnings = []
-    for folder, tasks in zip(args.folders[1:], others, strict=True):
-        for name in [name for name in first if name in tasks]:
-            cells, count, difference, correlation = compare_items(
-                name, first[name], tasks[name], args.metrics, args.document
-            )
-            rows.append((folder, cells))
-            counts.append(count)
-            differences.append(difference)
-            if correlation is not None and difference.low is not None:
-                size = f"the size of a document (correlation with log size {correlation:+.2f})"
-                warnings.append(f"- {folder}, {name}: the difference depends on {size}, so its interval is too narrow.")
-    if not rows:
+    baseline, *others = args.folders
+    tasks_of = {folder: read_tasks(folder) for folder in args.folders}
+    if args.document:
+        check_document_field(args.document, tasks_of[baseline])
+
+    # Compare each task of each run with the baseline's.
+    compared = []  # folder and comparison
+    for folder in others:
+        for task, items in tasks_of[baseline].items():
+            if task in tasks_of[folder]:
+                found = compare_items(task, items, tasks_of[folder][task], args.metrics, args.document)
+                compared.append((folder, found))
+    if not compared:
         raise IntegrityError(f"{', '.join(map(str, args.folders))}: have no task in common; run the same tasks")
-    ends = [cells_of(*each) for each in zip(holm(differences), counts, strict=True)]
-    for folder in dict.fromkeys(folder for folder, _ in rows):
-        names = ["task, metric", "items", "documents", str(args.folders[0]), str(folder), *COLUMNS]
-        own = [[*cells, *end] for (run, cells), end in zip(rows, ends, strict=True) if run == folder]
-        print("\n".join(table(names, own)))
-    print("\n".join([*warnings, NOTE.format(args.folders[0], LEAST_DIFFERENT, len(rows))]))
+
+    # Print a table for each run; p is corrected for all comparisons together.
+    corrected = holm([found.difference for _, found in compared])
+    rows = {folder: [] for folder, _ in compared}
+    for (folder, found), difference in zip(compared, corrected, strict=True):
+        rows[folder].append(row_of(found, difference))
+    for folder, own in rows.items():
+        header = ["task, metric", "items", "documents", str(baseline), str(folder), *COLUMNS]
+        print("\n".join(table(header, own)))
+
+    # Warn about intervals that are too narrow, and explain the columns.
+    for folder, found in compared:
+        if found.size_correlation is not None and found.difference.low is not None:
+            size = f"the size of a document (correlation with log size {found.size_correlation:+.2f})"
+            print(f"- {folder}, {found.task}: the difference depends on {size}, so its interval is too narrow.")
+    print(NOTE.format(baseline, LEAST_DIFFERENT, len(compared)))

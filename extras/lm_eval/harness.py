@@ -24,10 +24,17 @@ class ExportedModel(HFLM):
     """
 
     def __init__(self, folder: Path, seq_len: int):
-        settings = {"device": "cpu", "dtype": "float32", "max_length": seq_len}
-        # The cache of lm-eval scores wrong tokens if a text repeats so that two of its windows are equal.
-        super().__init__(str(folder), batch_size=max(1, BATCH_TOKENS // seq_len), logits_cache=False, **settings)
-        self.num_requests = self.num_truncated = 0
+        super().__init__(
+            str(folder),
+            device="cpu",
+            dtype="float32",
+            max_length=seq_len,
+            batch_size=max(1, BATCH_TOKENS // seq_len),
+            # The cache of lm-eval scores wrong tokens if a text repeats so that two of its windows are equal.
+            logits_cache=False,
+        )
+        self.num_requests = 0
+        self.num_truncated = 0
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options) -> list[int]:
         """Return the ids of a text, after the end-of-text id unless `add_special_tokens` is False."""
@@ -35,15 +42,19 @@ class ExportedModel(HFLM):
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
         """Return the log-likelihood of each text in nats; its windows do not overlap, the last one moved back."""
-        counts = []
         windows = []
-        for request in requests:
+        owners = []  # the number of each window's text
+        for number, request in enumerate(requests):
             ids = self.tok_encode(request.args[0], add_special_tokens=False)
-            pairs = list(get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1))
-            windows += [(None, *make_disjoint_window(pair)) for pair in pairs]
-            counts.append(len(pairs))
-        nats = iter(self._loglikelihood_tokens(windows, disable_tqdm))
-        return [sum(next(nats)[0] for _ in range(count)) for count in counts]
+            for pair in get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1):
+                context, continuation = make_disjoint_window(pair)
+                windows.append((None, context, continuation))
+                owners.append(number)
+
+        sums = [0.0] * len(requests)
+        for owner, (nats, _) in zip(owners, self._loglikelihood_tokens(windows, disable_tqdm), strict=True):
+            sums[owner] += nats
+        return sums
 
     def _loglikelihood_tokens(self, requests, disable_tqdm: bool = False, override_bs: int | None = None):
         """Return (nats, is greedy) of each request; count those that lose the beginning of their context.

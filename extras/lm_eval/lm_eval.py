@@ -76,7 +76,7 @@ def describe_model(export: Path, record: dict) -> dict:
 
 def hash_samples(samples: list[dict]) -> str:
     """Return the hash of a task's documents and requests that lm-eval itself reports."""
-    hashes = (sample[f"{name}_hash"] for sample in samples for name in ("doc", "prompt", "target"))
+    hashes = [sample["doc_hash"] + sample["prompt_hash"] + sample["target_hash"] for sample in samples]
     return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
@@ -85,10 +85,15 @@ def read_metrics(entry: dict) -> dict[str, dict]:
     metrics = {}
     for key, value in entry.items():
         name, comma, metric_filter = key.partition(",")
-        if comma and not name.endswith("_stderr"):
-            error = entry.get(f"{name}_stderr,{metric_filter}")
-            name = name if metric_filter == "none" else f"{name} ({metric_filter})"
-            metrics[name] = {"value": float(value), "stderr": None if isinstance(error, str) else error}
+        is_metric = comma and not name.endswith("_stderr")
+        if not is_metric:
+            continue
+        error = entry.get(f"{name}_stderr,{metric_filter}")
+        if isinstance(error, str):  # "N/A"
+            error = None
+        if metric_filter != "none":
+            name = f"{name} ({metric_filter})"
+        metrics[name] = {"value": float(value), "stderr": error}
     return metrics
 
 
@@ -96,18 +101,23 @@ def summarize(results: dict) -> dict[str, dict]:
     """Return version, hash, number of documents and metrics of each task and group, by name."""
     tasks = {}
     for name, entry in results["results"].items():
+        tasks[name] = {"version": results["versions"].get(name)}
         samples = results["samples"].get(name)  # None for a group
-        described = {"documents": len(samples), "hash": hash_samples(samples)} if samples else {}
-        tasks[name] = {"version": results["versions"].get(name), **described, "metrics": read_metrics(entry)}
+        if samples:
+            tasks[name]["documents"] = len(samples)
+            tasks[name]["hash"] = hash_samples(samples)
+        tasks[name]["metrics"] = read_metrics(entry)
     return tasks
 
 
 def rows_of(tasks: dict[str, dict]) -> list[list[str]]:
-    return [
-        [name, metric, f"{found['value']:.4f}", "" if found["stderr"] is None else f"{found['stderr']:.4f}"]
-        for name, task in tasks.items()
-        for metric, found in task["metrics"].items()
-    ]
+    """Return a row of the table for each metric of each task."""
+    rows = []
+    for name, task in tasks.items():
+        for metric, found in task["metrics"].items():
+            error = "" if found["stderr"] is None else f"{found['stderr']:.4f}"
+            rows.append([name, metric, f"{found['value']:.4f}", error])
+    return rows
 
 
 def suffixes_of(folders: list[Path]) -> dict[Path, str]:
@@ -136,33 +146,57 @@ def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[s
     harness = load_harness()
     seq_len = record["seq_len"]
     model = read_checked(export) if args.check else None  # before the tasks, which can take hours
+
+    # Run the tasks.
     folder = args.task_folder and args.task_folder.resolve()
     results = harness.run_tasks(export.resolve(), seq_len, folder, args.tasks, args.limit)
     tasks = summarize(results)
     if model:
         for name, difference in check_agreement(export, model, seq_len, results["samples"]).items():
             tasks[name]["largest_difference_nats_per_token"] = difference
-    versions = {name: version(name) for name in PACKAGES}
-    figures = {"model": describe_model(export, record), "versions": versions, "limit": args.limit, "tasks": tasks}
+
+    # Write the figures and, if asked for, the items.
+    figures = {
+        "model": describe_model(export, record),
+        "versions": {name: version(name) for name in PACKAGES},
+        "limit": args.limit,
+        "tasks": tasks,
+    }
     write_json(args.output.with_stem(args.output.stem + suffix), figures)
-    for name, samples in results["samples"].items() if args.samples else ():
+    if args.samples:
+        write_samples(args.samples / suffix.removeprefix("-"), results["samples"])
+
+    best = record["best"]
+    return [[*row, f"{best['step']:,}", f"{best['tokens_seen']:,}"] for row in rows_of(tasks)]
+
+
+def write_samples(folder: Path, by_task: dict[str, list[dict]]) -> None:
+    """Write the items of each task, which `python src compare_tasks` reads."""
+    for name, samples in by_task.items():
         lines = [json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples]
-        write_text(args.samples / suffix.removeprefix("-") / f"samples_{name}.jsonl", "".join(lines))
-    return [[*row, f"{record['best']['step']:,}", f"{record['best']['tokens_seen']:,}"] for row in rows_of(tasks)]
+        write_text(folder / f"samples_{name}.jsonl", "".join(lines))
+
+
+def export_run(models: Path, tokenizer_folder: Path, export: Path) -> None:
+    """Write a trained model as export_hf does; raise UserError if transformers does not compute the same."""
+    model, record, tokenizer = load_run(models, tokenizer_folder)
+    write_model(export, model, record, tokenizer)
+    check_reader(models, model, open_with_transformers(export), tokenizer.eot_id)
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Run the tasks with an exported folder, or with a temporary export of each trained model."""
     args = parse(argv)
-    load_harness()
-    rows = run(args, args.export) if args.export else []
-    suffixes = suffixes_of(args.models)
-    for models in () if args.export else args.models:
-        with tempfile.TemporaryDirectory() as folder:
-            model, record, tokenizer = load_run(models, args.tokenizer)
-            write_model(Path(folder), model, record, tokenizer)
-            check_reader(models, model, open_with_transformers(Path(folder)), tokenizer.eot_id)
-            rows += run(args, Path(folder), suffixes[models])
+    load_harness()  # before the export, which takes longer
+    if args.export:
+        rows = run(args, args.export)
+    else:
+        rows = []
+        for models, suffix in suffixes_of(args.models).items():
+            with tempfile.TemporaryDirectory() as folder:
+                export = Path(folder)
+                export_run(models, args.tokenizer, export)
+                rows += run(args, export, suffix)
     rows.sort(key=lambda row: row[:2])  # of one task and metric by step: sorting keeps the order of the models
     print("\n".join(table(["task", "metric", "value", "standard error", "step", "tokens"], rows)))
