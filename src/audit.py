@@ -11,7 +11,6 @@ training text too) are counted and marked. Nothing is removed. Memory grows by 1
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from tqdm import tqdm
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import PARQUET, atomic_folder, output_lock, write_json
 from lm.core.messages import say
-from lm.text.documents import describe_text, is_mixture, iter_texts, read_manifest
+from lm.text.documents import Text, is_mixture, open_texts
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
 from lm.text.selection import sum_by_rule
 from lm.text.slices import slice_from
@@ -49,11 +48,10 @@ CONTAMINATION = pa.schema(
 )
 
 
-def iter_documents(raw: Path, tokens: TokenFile) -> Iterator[str]:
-    """Yield the documents that a token file was made from, and show progress."""
-    batches = iter_texts(raw, slice_from(tokens.meta["slice"]))
-    texts = itertools.chain.from_iterable(batches)
-    yield from tqdm(texts, "compare", tokens.meta["documents"], unit="doc", leave=False, disable=None)
+def digest_documents(text: Text, num_documents: int) -> Digests:
+    """Return the digests of the documents of a text, and show progress."""
+    documents = itertools.chain.from_iterable(text.batches())
+    return digest_texts(tqdm(documents, "compare", num_documents, unit="doc", leave=False, disable=None))
 
 
 def audit_duplicates(train: Digests, validation: Digests, path: Path) -> dict:
@@ -87,8 +85,8 @@ def find_contamination(train: TokenFile, validation: TokenFile) -> Contamination
     return Contamination(tokens, contaminated)
 
 
-def write_contamination(path: Path, found: Contamination, utf8_bytes: list[int], validation: TokenFile) -> None:
-    """Write a row for each validation document."""
+def write_contamination(path: Path, found: Contamination, utf8_bytes: np.ndarray, validation: TokenFile) -> None:
+    """Write a row for each validation document; `utf8_bytes` (D,) are those of the documents."""
     schema = CONTAMINATION.with_metadata({"validation_sha256": validation.meta["sha256"]})
     columns = [np.arange(len(found.tokens)), found.tokens, found.fractions, utf8_bytes]
     pq.write_table(pa.table(columns, schema=schema), path, **PARQUET)
@@ -125,28 +123,29 @@ def describe_rows(manifest: dict) -> dict:
     }
 
 
-def warnings_about_validation(num_copies: int, utf8_bytes: list[int]) -> list[str]:
-    """Return what makes the validation loss misleading, given the documents that train has too and bytes of all."""
+def warnings_about_validation(num_copies: int, utf8_bytes: np.ndarray) -> list[str]:
+    """Return what makes the validation loss misleading.
+
+    `num_copies`: the validation documents that train has too. `utf8_bytes` (D,): those of each validation document.
+    """
     num_documents = len(utf8_bytes)
-    longest = max(utf8_bytes)
+    longest_share = utf8_bytes.max() / utf8_bytes.sum()
     warnings = []
     if num_copies > MAX_COPIES * num_documents:
         share = f"{num_copies / num_documents:.0%} of the validation documents"
         warnings.append(f"{share} are copies of training text (but for white space); the validation loss is too low")
-    if longest > MAX_SHARE * sum(utf8_bytes):
-        share = f"{longest / sum(utf8_bytes):.0%} of the text"
+    if longest_share > MAX_SHARE:
+        share = f"{longest_share:.0%} of the text"
         warnings.append(
             f"the longest of {num_documents} validation documents has {share}; few documents decide the score"
         )
     return warnings
 
 
-def open_current(path: Path, raw: Path, manifest: dict) -> TokenFile:
-    """Open a token file. Raise IntegrityError if it was made from another text than that of `raw`."""
-    tokens = open_tokens(path)
-    if tokens.meta["source"] != describe_text(manifest, slice_from(tokens.meta["slice"])):
-        raise IntegrityError(f"{path}: made from another version of {raw}; run `dvc repro`")
-    return tokens
+def check_made_from(tokens: TokenFile, text: Text) -> None:
+    """Raise IntegrityError if a token file was made from another text."""
+    if tokens.meta["source"] != text.source:
+        raise IntegrityError(f"{tokens.path}: made from another version of {text.raw}; run `dvc repro`")
 
 
 @exit_with_status
@@ -164,23 +163,31 @@ def main(argv: list[str]) -> None:
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     args = parser.parse_args(argv)
 
-    # Check that the text, the tokenizer and both token files belong together.
-    manifest = read_manifest(args.raw)
-    train, validation = (open_current(path, args.raw, manifest) for path in (args.train, args.validation))
+    # Open the token files and the text, and check that they and the tokenizer belong together.
+    train = open_tokens(args.train)
+    validation = open_tokens(args.validation)
+    slices = [slice_from(tokens.meta["slice"]) for tokens in (train, validation)]
+    train_text, validation_text = open_texts(args.raw, slices)
+    check_made_from(train, train_text)
+    check_made_from(validation, validation_text)
     tokenizer = load_tokenizer(args.tokenizer)
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
 
     with output_lock(args.audit), atomic_folder(args.audit) as folder:
-        # Compare the documents of both splits as text, then as tokens.
-        digests = [digest_texts(iter_documents(args.raw, tokens)) for tokens in (train, validation)]
-        duplicates = audit_duplicates(digests[0], digests[1], folder / "duplicates.parquet")
-        utf8_bytes = [len(text.encode()) for text in iter_documents(args.raw, validation)]
+        # Compare the documents of both splits as text.
+        train_digests = digest_documents(train_text, train.meta["documents"])
+        validation_digests = digest_documents(validation_text, validation.meta["documents"])
+        duplicates = audit_duplicates(train_digests, validation_digests, folder / "duplicates.parquet")
+
+        # Compare them as tokens.
+        utf8_bytes = validation_text.utf8_bytes()
         found = find_contamination(train, validation)
         write_contamination(folder / "contamination.parquet", found, utf8_bytes, validation)
         contamination = describe_contamination(found)
 
         # Write the data card.
+        manifest = train_text.manifest
         selection = manifest["selection"]
         card = {
             "source": manifest["source"],

@@ -15,7 +15,7 @@ from lm.core.files import atomic_folder, output_lock
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
-from lm.text.documents import describe_text, iter_texts, open_manifest
+from lm.text.documents import open_text
 from lm.text.slices import AnySlice
 from lm.tokenizer.build import write_from_folder, write_from_hub, write_tiktoken, write_trained_bpe
 from lm.tokenizer.config import BpeParams, HuggingFaceParams, TiktokenParams, TokenizerParams
@@ -25,8 +25,9 @@ def train_bpe(params: BpeParams, raw: Path, folder: Path) -> dict:
     """Train on the training slice of data.source and return meta.json."""
     source = read_section(PARAMS, "data.source", str)
     text_slice = read_section(SOURCES, f"sources.{source}.train", AnySlice)
-    text = describe_text(open_manifest(raw), text_slice) | {"slice": dataclasses.asdict(text_slice)}
-    meta = write_trained_bpe(folder, iter_texts(raw, text_slice), params.vocab_size, text=text)
+    text = open_text(raw, text_slice)
+    origin = text.source | {"slice": dataclasses.asdict(text_slice)}
+    meta = write_trained_bpe(folder, text.batches(), params.vocab_size, text=origin)
     if meta["vocab_size"] < params.vocab_size:
         entries = f"pairs for only {meta['vocab_size']:,} entries"
         asked = f"tokenizers.*.vocab_size asks for {params.vocab_size:,}; continuing with fewer"

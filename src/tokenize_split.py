@@ -9,6 +9,7 @@ The bytes do not depend on that or on the size of chunks, because documents are 
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -22,37 +23,51 @@ from lm.core.files import output_lock
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, RUNTIME, SOURCES
-from lm.text.documents import (
-    Chunk,
-    check_files,
-    describe_text,
-    expected_chars,
-    files_of,
-    iter_chunks,
-    open_manifest,
-)
+from lm.text.documents import Text, open_manifest
 from lm.text.slices import AnySlice, Slice, reject_overlap
 from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import Encoded, encode_in_processes, encode_with_gigatoken, show_progress
 from lm.tokenizer.gigatoken_encoder import GigatokenError, open_gigatoken
-from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 
 
 @contextlib.contextmanager
-def hash_beside(raw: Path, manifest: dict) -> Iterator[Future]:
-    """Hash the files of the text while it is encoded; `result()` raises IntegrityError for a damaged file.
+def hash_beside(text: Text) -> Iterator[Future]:
+    """Hash the file of the text while it is encoded; `result()` raises IntegrityError for a damaged file.
 
     A damaged file is reported before an error that may follow from it.
     """
     with ThreadPoolExecutor(1) as pool:
-        check = pool.submit(check_files, raw, files_of(manifest))
+        file_check = pool.submit(text.check_file)
         try:
-            yield check
+            yield file_check
         except Exception:
-            check.result()
+            file_check.result()
             raise
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenWriter:
+    """Writes the tokens of a text to the file `out`, and its sidecar. `file_check` is that of `hash_beside`."""
+
+    text: Text
+    tokenizer: Tokenizer
+    out: Path
+    file_check: Future
+
+    def write(self, encoded: Encoded) -> dict:
+        """Write the ids and then, if the text is undamaged, the sidecar; return the sidecar."""
+        counts = TextCounts()
+        shown = show_progress(encoded, self.text.num_chars)
+        ids = counts.ids_of(shown)
+        return write_tokens(self.out, ids, self.tokenizer.meta["dtype"], lambda: self._describe(counts))
+
+    def _describe(self, counts: TextCounts) -> dict:
+        """Return the entries of the sidecar about the text. Raise IntegrityError if its file is damaged."""
+        self.file_check.result()
+        return counts.sidecar_entries(self.tokenizer, self.text.slice, self.text.source)
 
 
 def tokenize_slice(raw: Path, folder: Path, text_slice: Slice, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
@@ -60,38 +75,23 @@ def tokenize_slice(raw: Path, folder: Path, text_slice: Slice, out: Path, runtim
 
     Return the sidecar, and the name of the encoder.
     """
-    manifest = open_manifest(raw)
-    with hash_beside(raw, manifest) as check:
-        # Open the text and the tokenizer.
-        source = describe_text(manifest, text_slice)
+    text = Text(raw, open_manifest(raw), text_slice)
+    with hash_beside(text) as file_check:
         tokenizer = load_tokenizer(folder)
-        gigatoken = open_gigatoken(tokenizer)
-
-        def read_chunks() -> Iterator[Chunk]:
-            return iter_chunks(raw, manifest, text_slice, runtime.chunk_chars)
-
-        def write(encoded: Encoded) -> dict:
-            """Write the ids and then, if the text is undamaged, the sidecar; return the sidecar."""
-            counts = TextCounts()
-
-            def describe() -> dict:
-                check.result()
-                return counts.sidecar_entries(tokenizer, text_slice, source)
-
-            shown = show_progress(encoded, expected_chars(manifest, text_slice))
-            return write_tokens(out, counts.ids_of(shown), tokenizer.meta["dtype"], describe)
+        writer = TokenWriter(text, tokenizer, out, file_check)
 
         # Encode with gigatoken, which is faster.
+        gigatoken = open_gigatoken(tokenizer)
         if gigatoken:
             try:
-                meta = write(encode_with_gigatoken(read_chunks(), gigatoken))
+                meta = writer.write(encode_with_gigatoken(text.chunks(runtime.chunk_chars), gigatoken))
                 return meta, gigatoken.summary()
             except GigatokenError as error:
                 print(f"warning: {error}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
 
         # Encode with the tokenizer itself if gigatoken cannot be used or has failed.
         num_processes = runtime.num_processes or os.cpu_count() or 1
-        meta = write(encode_in_processes(read_chunks(), tokenizer, num_processes))
+        meta = writer.write(encode_in_processes(text.chunks(runtime.chunk_chars), tokenizer, num_processes))
         return meta, "the tokenizer itself"
 
 

@@ -27,7 +27,7 @@ from lm.evaluate.config import EvalParams
 from lm.exact.threads import ThreadTuner
 from lm.model.score import inputs_and_targets, windows_to_score
 from lm.tokenizer.load import Tokenizer
-from lm.tokens.tokenfile import LOSSY, TokenFile, check_id_range, check_tokenizer, lossy_fractions, open_tokens
+from lm.tokens.tokenfile import LOSSY, TokenFile, check_tokenizer, lossy_fractions, open_tokens
 from tools.common.paths import PARAMS
 
 BATCH_TOKENS = 8192  # of the windows that are computed together
@@ -42,7 +42,6 @@ def read_tokens(path: Path, tokenizer: Tokenizer) -> TokenFile:
     if path.suffix == ".bin":
         tokens = open_tokens(path)
         check_tokenizer(tokens, tokenizer.sha256)
-        check_id_range(tokens)
         return tokens
     content = path.read_bytes()
     try:

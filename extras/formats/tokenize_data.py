@@ -20,7 +20,7 @@ from extras.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dum
 from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_file
 from lm.text.compose import write_manifest, write_split
-from lm.text.documents import iter_chunks, read_manifest
+from lm.text.documents import Text
 from lm.text.mixture import tag_rows
 from lm.text.parquet import iter_batches, open_parquet
 from lm.text.rows import keep_rows, measured
@@ -127,7 +127,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
     rows = (measured(batch) for batch in iter_batches(args.data_file, [args.column]))
     with_text = (keep_rows(each, each[1] > 0) for each in rows)
     entry = write_split(raw, SPLIT, tag_rows(with_text, 0), [args.data_file.name])
-    write_manifest(raw, args.data_file.name, {args.data_file.name: {}}, {SPLIT: entry}, {})
+    manifest = write_manifest(raw, args.data_file.name, {args.data_file.name: {}}, {SPLIT: entry}, {})
 
     # Choose the range, which ends with the file at the latest.
     file_sha256 = sha256_file(args.data_file)
@@ -151,7 +151,7 @@ def tokenize(args: argparse.Namespace, raw: Path, folder: Path) -> dict:
         raise ParamsError(f"--pad_token is {pad_token}; it must be {wanted} {tokenizer.eot_id}")
 
     # Encode the documents and write the dumps.
-    chunks = iter_chunks(raw, read_manifest(raw), text_slice, args.chunk_size)
+    chunks = Text(raw, manifest, text_slice).chunks(args.chunk_size)
     counts = TextCounts()
     total = int(min(text_slice.end_char, num_chars)) - text_slice.start_char
     source = {"name": args.data_file.name, "sha256": file_sha256}

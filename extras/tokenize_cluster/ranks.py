@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lm.core.errors import IntegrityError, NoDocument
 from lm.core.files import check_hash, read_json, sha256_file, sha256_json
-from lm.text.documents import TEXT, Chunk, SourceCount, describe_text, iter_chunks, read_manifest
+from lm.text.documents import TEXT, Chunk, SourceCount, Text, open_text
 from lm.text.parquet import iter_batches, open_parquet
 from lm.text.slices import Slice
 from lm.tokenizer.counts import TextCounts
@@ -73,13 +73,10 @@ class RankJob:
     Paths are absolute, because a rank may run in another folder and on another machine with the same disk.
     """
 
-    raw: Path
+    text: Text = dataclasses.field(repr=False)
     tokenizer: Path
     folder: Path
-    slice: Slice
     chunk_chars: int
-    manifest: dict = dataclasses.field(repr=False)
-    source: dict = dataclasses.field(repr=False)  # the sidecar's entry of the text
     ranks: list[Rank] = dataclasses.field(repr=False)
 
     def __call__(self, data, rank: int, world_size: int) -> None:
@@ -98,21 +95,16 @@ def plan_ranks(
     raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
 ) -> RankJob:
     """Divide a slice's row groups among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
-    manifest = read_manifest(raw)
-    source = describe_text(manifest, text_slice)
-    path = raw / manifest["splits"][text_slice.split]["path"]
+    text = open_text(raw.resolve(), text_slice)
     ranks = []
-    for number, group in enumerate(_groups(_place(path, text_slice), num_ranks)):
+    for number, group in enumerate(_groups(_place(text.path, text_slice), num_ranks)):
         begin = group[0].begin
         end = group[-1].end
         first = max(begin, text_slice.start_char)
         num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
         local = Slice(text_slice.split, first - begin, num_chars)
         ranks.append(Rank(number, range(group[0].number, group[-1].number + 1), local))
-    raw = raw.resolve()
-    tokenizer = tokenizer.resolve()
-    folder = folder.resolve()
-    return RankJob(raw, tokenizer, folder, text_slice, chunk_chars, manifest, source, ranks)
+    return RankJob(text, tokenizer.resolve(), folder.resolve(), chunk_chars, ranks)
 
 
 def _place(path: Path, text_slice: Slice) -> list[Placed]:
@@ -152,7 +144,7 @@ def describe_encoder(tokenizer: Tokenizer) -> dict:
 def origin_of(job: RankJob, rank: Rank, encoder: dict) -> dict:
     """Return everything that a rank's token file depends on."""
     groups = [rank.row_groups.start, rank.row_groups.stop]
-    return {**job.source, "row_groups": groups, "slice": dataclasses.asdict(rank.slice), **encoder}
+    return {**job.text.source, "row_groups": groups, "slice": dataclasses.asdict(rank.slice), **encoder}
 
 
 def is_finished(path: Path, origin: dict) -> bool:
@@ -194,7 +186,8 @@ def tokenize_rank(job: RankJob, rank: Rank) -> None:
 def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
     """Yield the rank's documents; nothing if no document of the slice begins in its row groups."""
     with contextlib.suppress(NoDocument):
-        yield from iter_chunks(job.raw, job.manifest, rank.slice, job.chunk_chars, rank.row_groups)
+        text = dataclasses.replace(job.text, slice=rank.slice)
+        yield from text.chunks(job.chunk_chars, rank.row_groups)
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:
@@ -206,9 +199,9 @@ def join_ranks(job: RankJob, out: Path) -> dict:
     total = TextCounts()
     records = [(job.path(rank), read_json(sidecar_path(job.path(rank)))) for rank in job.ranks]
     if not any(record["tokens"] for _, record in records):
-        lacking = f"no document of split {job.slice.split!r} begins in characters"
-        place = f"{job.slice.start_char} to {job.slice.end_char}"
-        raise NoDocument(f"sources.{job.manifest['source']}: {lacking} {place}; widen the range")
+        lacking = f"no document of split {job.text.slice.split!r} begins in characters"
+        place = f"{job.text.slice.start_char} to {job.text.slice.end_char}"
+        raise NoDocument(f"sources.{job.text.source['name']}: {lacking} {place}; widen the range")
     for _, record in records:
         counts = {name: record[name] for name in vars(total)}
         sources = {name: SourceCount(*count) for name, count in counts.pop("sources").items()}
@@ -223,5 +216,5 @@ def join_ranks(job: RankJob, out: Path) -> dict:
             check_hash(path, digest.hexdigest(), record["sha256"], advice="remove it, and run the same command again")
 
     return write_tokens(
-        out, ids(), tokenizer.meta["dtype"], lambda: total.sidecar_entries(tokenizer, job.slice, job.source)
+        out, ids(), tokenizer.meta["dtype"], lambda: total.sidecar_entries(tokenizer, job.text.slice, job.text.source)
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lm.text.documents import describe_text, is_mixture, iter_rows, open_manifest
+from lm.text.documents import SOURCE, Text, describe_text, is_mixture, open_manifest
 from lm.text.slices import slice_from
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
@@ -19,7 +19,7 @@ def document_sources(tokens: TokenFile) -> list[str]:
     is_same = describe_text(manifest, text_slice) == tokens.meta["source"]
     if not (is_same and is_mixture(manifest)):
         return []
-    rows = iter_rows(paths.RAW, manifest, text_slice)
+    rows = Text(paths.RAW, manifest, text_slice).rows((SOURCE,))
     return [name for batch, _ in rows for name in batch.column(1).to_pylist()]
 
 

@@ -34,8 +34,8 @@ from lm.exact.threads import ThreadTuner
 from lm.model.gemma3 import Gemma3Model
 from lm.model.machine import keep_freed_memory
 from lm.model.weights import check_trained_with
-from lm.text.documents import Chunk, check_files, describe_text, iter_chunks, manifest_of_test, open_manifest
-from lm.text.slices import TEST, Slice, slice_from
+from lm.text.documents import Chunk, describe_text, open_manifest, text_of_test
+from lm.text.slices import TEST, slice_from
 from lm.text.sources.hub import HubFetch
 from lm.text.sources.hub_datasets import DatasetsFetch
 from lm.text.sources.kinds import AnyFetch, MixtureFetch
@@ -94,27 +94,26 @@ def open_test(source: str) -> dict:
     if not asks:
         found = f"has a test split, but sources.{source}.fetch of {SOURCES} asks for none now"
         raise IntegrityError(f"{MANIFEST}: {found}; ask for it again, or run `dvc repro`")
-    check_files(RAW, [manifest[TEST]])
+    text_of_test(RAW, manifest).check_file()
     return manifest
 
 
 def tokenize(manifest: dict, tokenizer: Tokenizer) -> tuple[TokenFile, np.ndarray]:
     """Return the tokens of the test split, in memory, and the UTF-8 bytes (D,) int64 of its documents."""
-    manifest = manifest_of_test(manifest)
-    whole = Slice(TEST, 0, None)
+    text = text_of_test(RAW, manifest)
     counts = TextCounts()
     sizes = []
 
     def read_chunks():
-        for chunk in iter_chunks(RAW, manifest, whole, CHUNK_CHARS):
+        for chunk in text.chunks(CHUNK_CHARS):
             sizes.append(utf8_bytes_of(chunk))
             yield chunk
 
     ids = np.concatenate(list(counts.ids_of(encode_here(read_chunks(), tokenizer))))
-    described = counts.sidecar_entries(tokenizer, whole, describe_text(manifest, whole))
+    described = counts.sidecar_entries(tokenizer, text.slice, text.source)
     sha256 = hashlib.sha256(ids.data).hexdigest()
     meta = make_sidecar(tokenizer.meta["dtype"], len(ids), described, sha256)
-    return TokenFile(RAW / f"{TEST}.parquet", ids, meta), np.concatenate(sizes)
+    return TokenFile(text.path, ids, meta), np.concatenate(sizes)
 
 
 def utf8_bytes_of(chunk: Chunk) -> np.ndarray:

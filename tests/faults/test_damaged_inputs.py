@@ -37,6 +37,8 @@ HASHED = [
     ("tokenize_train", f"{TOKENIZER}/ranks.tiktoken"),
     ("tokenize_train", f"{TOKENIZER}/tokenizer_config.json"),
     ("tokenize_val", f"{RAW}/validation.parquet"),
+    ("audit", f"{RAW}/train.parquet"),
+    ("audit", f"{RAW}/validation.parquet"),
     ("audit", f"{TOKENIZER}/tokenizer.json"),
     ("audit", f"{TRAIN}.bin"),
     ("train", f"{TRAIN}.bin"),

@@ -12,7 +12,7 @@ import pytest
 import fetch
 from lm.core.files import write_json
 from lm.core.params import read_yaml
-from lm.text.documents import read_manifest
+from lm.text.documents import open_manifest
 from support import ROOT
 from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
@@ -69,7 +69,7 @@ def texts_of(split: str) -> dict[str, list]:
 def test_the_text_is_written_once_in_the_order_of_the_mixture(write):
     write(mixture(["b", "a"]))
     assert fetch.main(FETCH) == 0
-    manifest = read_manifest(Path("raw"))
+    manifest = open_manifest(Path("raw"))
     assert (manifest["source"], list(manifest["sources"])) == ("mix", ["b", "a"])
     assert set(files_below(Path("raw"))) == {"manifest.json", "train.parquet", "validation.parquet"}
     validation = texts_of("validation")
@@ -112,7 +112,7 @@ def test_a_name_of_a_source_is_no_path(write, tmp_path):
     name = f"{tmp_path}/out"
     write(selected=name, **{name: source("a", A)})
     assert fetch.main(FETCH) == 0
-    assert list(read_manifest(Path("raw"))["sources"]) == [name] and not Path(name).exists()
+    assert list(open_manifest(Path("raw"))["sources"]) == [name] and not Path(name).exists()
 
 
 def test_a_failed_fetch_leaves_the_folder(write, capsys):

@@ -9,7 +9,7 @@ import pytest
 import tokenize_split
 from lm.core.errors import IntegrityError
 from lm.core.files import sha256_file
-from lm.text.documents import iter_chunks, read_manifest
+from lm.text.documents import open_text
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
@@ -108,7 +108,7 @@ def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys,
 def test_ids_of_other_text_are_refused(folders):
     raw, folder, _ = folders
     tokenizer = load_tokenizer(folder)
-    chunk = next(iter_chunks(raw, read_manifest(raw), Slice("text", 0, None), 1000))
+    chunk = next(open_text(raw, Slice("text", 0, None)).chunks(1000))
     ids, _ = encode_chunk(chunk, tokenizer)
     longer = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
     one_more_end = np.append(ids, tokenizer.eot_id)

@@ -80,7 +80,7 @@ def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *ar
     )  # fmt: skip
     if count > 1:
         train_stage.output_lock = train_stage.publish = forbidden
-        train_stage.check_id_range = lm.tokens.tokenfile.check_sha256 = forbidden
+        train_stage.check_id_range = lm.tokens.tokenfile.check_content = forbidden
     if rank > 0:
         lm.core.files._temporary_beside = forbidden
     if sabotage is not None:

@@ -12,7 +12,7 @@ import dvc.api
 import numpy as np
 import pytest
 
-from lm.text.documents import iter_texts
+from lm.text.documents import open_text
 from lm.text.slices import Slice
 from support import ROOT
 from support.json_documents import check_document, read_document
@@ -77,7 +77,7 @@ def test_the_difference_of_two_tokenizers_is_that_of_the_metrics_and_of_the_writ
     shown = re.findall(r"^\| (\d+): `(.*)` ", output, re.M)
     assert {int(document) for document, _ in shown} == {*np.argsort(-np.abs(sizes * change))[:4].tolist()}
     part = Slice("validation", 0, None)
-    texts = list(itertools.chain.from_iterable(iter_texts(workspace.folder / "data" / "raw", part)))
+    texts = list(itertools.chain.from_iterable(open_text(workspace.folder / "data" / "raw", part).batches()))
     for document, words in shown:
         assert len(words) > 20 and words.rstrip("…").strip() in " ".join(texts[int(document)].split())
 
@@ -224,7 +224,7 @@ def test_a_subfolder_of_the_repository_is_refused(tmp_path):
 
 def test_runs_with_other_rules_are_refused(workspace, compare):
     """A rule that drops long documents leaves another validation text; the last test, as it leaves that behind."""
-    (text,) = iter_texts(workspace.folder / "data/raw", Slice("validation", 0, None))
+    (text,) = open_text(workspace.folder / "data/raw", Slice("validation", 0, None)).batches()
     workspace.change(**{"selections.none.max_chars": sorted(map(len, text))[20]})
     workspace.run_stages()
     workspace.run("dvc", "commit", "--force")

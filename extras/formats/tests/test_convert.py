@@ -11,7 +11,7 @@ from extras.formats.dumps import PROVENANCE
 from lm.core.files import write_json
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
-from lm.tokens.tokenfile import check_id_range, check_tokenizer, open_tokens, write_tokens
+from lm.tokens.tokenfile import check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
 from support.dump_cases import write_foreign
 
@@ -109,7 +109,6 @@ def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp
     }  # fmt: skip
     assert wanted.items() <= tokens.meta.items()
     check_tokenizer(tokens, tokenizer.sha256)
-    check_id_range(tokens)
     x, y = TokenWindows(tokens.ids, 16, 2, seed=1).batch(0)
     assert x.shape == (2, 16) and (x[:, 1:] == y[:, :-1]).all()
 

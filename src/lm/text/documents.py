@@ -4,8 +4,9 @@ A slice is a range of the characters of a split. A document belongs to the slice
 no document is cut and none is in two slices.
 """
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,39 +26,12 @@ SPLIT_FORM = {"path": str, "sha256": str} | COUNTS_FORM
 FORM = {"source": str, "sources": {str: dict}, "splits": {str: SPLIT_FORM}}
 
 
-def read_manifest(raw: Path) -> dict:
-    """Return the manifest of data/raw after checking the SHA-256 of every file, except that of the test split."""
-    manifest = open_manifest(raw)
-    check_files(raw, files_of(manifest))
-    return manifest
-
-
 def open_manifest(raw: Path) -> dict:
     """Return the manifest of data/raw. Raise IntegrityError if it has another form; the files are not read."""
     manifest = read_json(raw / MANIFEST)
     form = FORM | ({TEST: SPLIT_FORM} if TEST in manifest else {})
     check_types(raw / MANIFEST, manifest, form, "run `dvc repro -f` to make it again")
     return manifest
-
-
-def manifest_of_test(manifest: dict) -> dict:
-    """Return a manifest whose only split is the held-out one, which no other manifest has among its splits.
-
-    Stages must not call this. `manifest` is that of data/raw and has a test split.
-    """
-    return manifest | {"splits": {TEST: manifest[TEST]}}
-
-
-def files_of(manifest: dict) -> list[dict]:
-    """Return the manifest's entries of the files of all splits, except the test split."""
-    return list(manifest["splits"].values())
-
-
-def check_files(raw: Path, files: list[dict]) -> None:
-    """Raise IntegrityError if a file does not have the SHA-256 of its entry in the manifest."""
-    for entry in files:
-        path = safe_join(raw, entry["path"], raw / MANIFEST)
-        check_sha256(path, entry["sha256"], "the manifest")
 
 
 def describe_text(manifest: dict, text_slice: Slice) -> dict:
@@ -70,30 +44,93 @@ def is_mixture(manifest: dict) -> bool:
     return len(manifest["sources"]) > 1
 
 
-def iter_rows(raw: Path, manifest: dict, text_slice: Slice, row_groups: range | None = None) -> Iterator[Rows]:
-    """Yield the slice's rows in order: the text, and of a mixture also the name of the source.
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """The documents of a slice of data/raw, which each method reads in order.
 
-    `row_groups`: read only these of the file, so that the slice counts characters from the first of them on. Raise
-    DataError if the split lacks the slice, NoDocument if no document begins in it.
+    Raise DataError if the split does not exist or is shorter than the slice. `open_text` also checks the file.
     """
-    if row_groups is None:
-        check_slice(manifest, text_slice)
-    path = raw / manifest["splits"][text_slice.split]["path"]
-    columns = [TEXT, SOURCE] if is_mixture(manifest) else [TEXT]
-    rows = map(measured, iter_batches(path, columns, row_groups=row_groups))
-    yield from rows_within(rows, text_slice, f"sources.{manifest['source']}")
+
+    raw: Path
+    manifest: dict
+    slice: Slice
+
+    def __post_init__(self):
+        check_slice(self.manifest, self.slice)
+
+    @property
+    def _split(self) -> dict:
+        """Return the entry of the split in the manifest."""
+        return self.manifest["splits"][self.slice.split]
+
+    @property
+    def path(self) -> Path:
+        """Return the file of the split."""
+        return safe_join(self.raw, self._split["path"], self.raw / MANIFEST)
+
+    @property
+    def source(self) -> dict:
+        """Return the entry for a record that identifies the text."""
+        return describe_text(self.manifest, self.slice)
+
+    @property
+    def num_chars(self) -> int:
+        """Return the number of characters of the slice."""
+        end = min(self._split["characters"], self.slice.end_char)
+        return int(end) - self.slice.start_char
+
+    def check_file(self) -> None:
+        """Raise IntegrityError if the file does not have the SHA-256 of its entry in the manifest."""
+        check_sha256(self.path, self._split["sha256"], "the manifest")
+
+    def rows(self, columns: tuple[str, ...] = (), row_groups: range | None = None) -> Iterator[Rows]:
+        """Yield the rows of the documents: the text, and other columns of the file.
+
+        `row_groups`: read only these of the file, so that the slice counts characters from the first of them on. Raise
+        NoDocument if no document begins in the slice.
+        """
+        rows = map(measured, iter_batches(self.path, [TEXT, *columns], row_groups=row_groups))
+        yield from rows_within(rows, self.slice, f"sources.{self.manifest['source']}")
+
+    def batches(self) -> Iterator[list[str]]:
+        """Yield the documents in batches of at most 8,192 strings."""
+        for batch, _ in self.rows():
+            yield batch.column(0).to_pylist()
+
+    def utf8_bytes(self) -> np.ndarray:
+        """Return the UTF-8 bytes of each document, (D,) int64, as fetch has counted them."""
+        columns = [batch.column(1) for batch, _ in self.rows((UTF8_BYTES,))]
+        return np.concatenate([np.from_dlpack(column) for column in columns])
+
+    def chunks(self, chunk_chars: int, row_groups: range | None = None) -> Iterator["Chunk"]:
+        """Yield the documents in chunks; those of a chunk begin within the same `chunk_chars` characters."""
+        columns = (SOURCE,) if is_mixture(self.manifest) else ()
+        return _chunks_of(self.rows(columns, row_groups), chunk_chars)
 
 
-def expected_chars(manifest: dict, text_slice: Slice) -> float:
-    """Return the number of characters of the slice."""
-    total = manifest["splits"].get(text_slice.split, {}).get("characters", 0)
-    return min(total, text_slice.end_char) - text_slice.start_char
+def open_text(raw: Path, text_slice: Slice) -> Text:
+    """Open a slice of data/raw. Raise IntegrityError if the file of its split differs from the manifest."""
+    (text,) = open_texts(raw, [text_slice])
+    return text
 
 
-def iter_texts(raw: Path, text_slice: Slice) -> Iterator[list[str]]:
-    """Yield the documents of the slice in order, in batches of at most 8,192 strings."""
-    for batch, _ in iter_rows(raw, read_manifest(raw), text_slice):
-        yield batch.column(0).to_pylist()
+def open_texts(raw: Path, slices: list[Slice]) -> list[Text]:
+    """Open slices of data/raw, as `open_text` does. A file that several slices need is checked once."""
+    manifest = open_manifest(raw)
+    texts = [Text(raw, manifest, each) for each in slices]
+    text_of_file = {text.path: text for text in texts}
+    for text in text_of_file.values():
+        text.check_file()
+    return texts
+
+
+def text_of_test(raw: Path, manifest: dict) -> Text:
+    """Return the text of the held-out split, which no other manifest has among its splits; its file is not checked.
+
+    Stages must not call this. `manifest` is that of `raw` and has a test split.
+    """
+    manifest_of_test = manifest | {"splits": {TEST: manifest[TEST]}}
+    return Text(raw, manifest_of_test, Slice(TEST, 0, None))
 
 
 class SourceCount(NamedTuple):
@@ -119,15 +156,13 @@ class Chunk(NamedTuple):
         return len(self.texts)
 
 
-def iter_chunks(
-    raw: Path, manifest: dict, text_slice: Slice, chunk_chars: int, row_groups: range | None = None
-) -> Iterator[Chunk]:
-    """Yield the documents of the slice in order; those of a chunk begin within the same `chunk_chars` characters."""
+def _chunks_of(rows: Iterable[Rows], chunk_chars: int) -> Iterator[Chunk]:
+    """Yield rows of documents in chunks; the documents of a chunk begin within the same `chunk_chars` characters."""
     pending = []
     number = 0
     position = 0
     first_document = 0
-    for batch, lengths in iter_rows(raw, manifest, text_slice, row_groups):
+    for batch, lengths in rows:
         numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
         for begin, end in itertools.pairwise(cuts):

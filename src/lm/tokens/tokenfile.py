@@ -13,11 +13,12 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from lm.core.errors import REPAIR, DataError, IntegrityError, names_file
-from lm.core.files import atomic_write, check_sha256, check_types, read_json, write_json
+from lm.core.files import atomic_write, check_hash, check_types, read_json, reject_special_file, write_json
 
 FORMAT_VERSION = 1
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 BLOCK_TOKENS = 1 << 22
+BLOCK_BYTES = 1 << 20  # read at once to check a file
 REBUILD = "run `dvc repro -f` on the stage that writes it"
 LOSSY = "lossy tokenizer: bits per byte are too low"
 FORM = {"tokens": int, "sha256": str, "tokenizer": {"vocab_size": int, "eot_id": int, "sha256": str}}  # of a sidecar
@@ -97,16 +98,20 @@ def check_sidecar(path: Path, meta: dict, advice: str = REBUILD) -> None:
 
 
 def open_tokens(path: Path | str, is_verified: bool = False) -> TokenFile:
-    """Open a token file. Raises IntegrityError if a length or hash is not its sidecar's, DataError if it is empty.
+    """Open a token file, which is read once to check it.
 
-    is_verified: another process has compared the hash, which reads the whole file.
+    Raise IntegrityError if its length or SHA-256 is not its sidecar's, or if an id is outside the vocabulary. Raise
+    DataError if it is empty.
+
+    is_verified: another process has read and checked it.
     """
-    path, sidecar = Path(path), sidecar_path(Path(path))
+    path = Path(path)
+    sidecar = sidecar_path(path)
     meta = read_json(sidecar)
     check_sidecar(sidecar, meta)
     _check_size(path, meta)
     if not is_verified:
-        check_sha256(path, meta["sha256"], "its sidecar")
+        check_content(path, meta)
     return TokenFile(path, map_ids(path, meta), meta)
 
 
@@ -123,6 +128,35 @@ def _check_size(path: Path, meta: dict) -> None:
     if size != expected:
         found = f"{size} bytes, its sidecar says {num_tokens} tokens of {dtype} = {expected} bytes"
         raise IntegrityError(f"{path}: {found}; {REPAIR}")
+
+
+def check_content(path: Path, meta: dict) -> None:
+    """Read a file once. Raise IntegrityError for another SHA-256, else for the first id outside the vocabulary.
+
+    The SHA-256 says that the file is the one of its sidecar. A sidecar of other software may describe bad ids.
+    """
+    dtype = DTYPES[meta["dtype"]]
+    vocab_size = meta["tokenizer"]["vocab_size"]
+    digest = hashlib.sha256()
+    position = 0
+    outside = None
+    with names_file(path), open(reject_special_file(path), "rb") as file:
+        while content := file.read(BLOCK_BYTES):
+            digest.update(content)
+            ids = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
+            if outside is None and ids.max(initial=0) >= vocab_size:
+                outside = _describe_outside(ids, position, vocab_size)
+            position += len(ids)
+    check_hash(path, digest.hexdigest(), meta["sha256"], "its sidecar")
+    if outside is not None:
+        raise IntegrityError(f"{path}: {outside}")
+
+
+def _describe_outside(ids: np.ndarray, position: int, vocab_size: int) -> str:
+    """Return a sentence about the first of ids (n,) outside the vocabulary; they begin at a position of the stream."""
+    first = int(np.argmax(ids >= vocab_size))
+    place = f"token {int(ids[first])} at position {position + first}"
+    return f"{place} is outside the vocabulary of {vocab_size}; tokenize again with `dvc repro -f`"
 
 
 def blocks_of(ids: np.ndarray, block_tokens: int = BLOCK_TOKENS) -> Iterator[tuple[int, np.ndarray]]:
@@ -180,11 +214,7 @@ def check_window_fits(tokens: TokenFile, seq_len: int) -> None:
 
 
 def check_id_range(tokens: TokenFile, block_tokens: int = BLOCK_TOKENS) -> None:
-    """Raise IntegrityError with the position of the first id outside the vocabulary."""
+    """Raise IntegrityError for the first id outside the vocabulary, in tokens that `open_tokens` has not checked."""
     for start, block in blocks_of(tokens.ids, block_tokens):
         if int(block.max()) >= tokens.vocab_size:
-            position = start + int(np.argmax(block >= tokens.vocab_size))
-            raise IntegrityError(
-                f"{tokens.path}: token {int(tokens.ids[position])} at position {position} is outside the "
-                f"vocabulary of {tokens.vocab_size}; tokenize again with `dvc repro -f`"
-            )
+            raise IntegrityError(f"{tokens.path}: {_describe_outside(block, start, tokens.vocab_size)}")

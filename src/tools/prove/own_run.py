@@ -14,7 +14,7 @@ from lm.model import machine
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import load_initial
-from lm.tokens.tokenfile import TokenFile, check_id_range, check_tokenizer, check_window_fits, open_tokens
+from lm.tokens.tokenfile import TokenFile, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train import preflight
 from lm.train.config import TrainParams
@@ -98,7 +98,6 @@ def read_run(num_steps: int) -> OwnRun:
 
     # The token file.
     tokens = open_tokens(TRAIN)
-    check_id_range(tokens)
     check_window_fits(tokens, params.seq_len)
 
     # What the run starts from.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lm.core.errors import DataError, NoDocument, ParamsError
 from lm.text import parquet
-from lm.text.documents import iter_chunks, iter_texts
+from lm.text.documents import open_text
 from lm.text.parquet import describe_split
 from lm.text.slices import Slice, reject_overlap
 from support.mixture_cases import write_source
@@ -28,7 +28,7 @@ def make_raw(folder, texts=TEXTS):
 
 
 def texts_of(raw, *part):
-    return [text for batch in iter_texts(raw, Slice("text", *part)) for text in batch]
+    return [text for batch in open_text(raw, Slice("text", *part)).batches() for text in batch]
 
 
 def test_the_manifest_counts_text_and_dropped_rows(tmp_path):
@@ -56,7 +56,7 @@ def test_a_slice_beyond_the_split_is_refused(tmp_path):
     with pytest.raises(DataError, match="19 characters; the slice from 5 asks for 20, 6 too many"):
         texts_of(raw, 5, 20)
     with pytest.raises(DataError, match="no split 'train'; its splits are text"):
-        next(iter_texts(raw, Slice("train", 0, None)))
+        open_text(raw, Slice("train", 0, None))
     assert texts_of(raw, 5, 14) == texts_of(raw, 5, None), "a slice may end where the split does"
     with pytest.raises(DataError, match="the slice from 5 asks for 15, 1 too many"):
         texts_of(raw, 5, 15)
@@ -71,7 +71,7 @@ DRAWN_TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_s
 def texts_between(raw: Path, start: int, num_chars: int | None) -> list[str]:
     """Return the documents of a slice; an empty list if no document begins in it."""
     try:
-        return [text for batch in iter_texts(raw, Slice("text", start, num_chars)) for text in batch]
+        return [text for batch in open_text(raw, Slice("text", start, num_chars)).batches() for text in batch]
     except NoDocument:
         return []
 
@@ -96,8 +96,8 @@ def test_adjacent_slices_hold_each_document_once(texts, batch_rows, data):
 def test_chunks_keep_order_and_whole_documents(texts, per_file, chunk_chars):
     kept = [text for text in texts if text]
     with tempfile.TemporaryDirectory() as folder:
-        manifest = write_source(Path(folder), per_file=per_file, text=texts)
-        chunks = list(iter_chunks(Path(folder), manifest, Slice("text", 0, None), chunk_chars))
+        write_source(Path(folder), per_file=per_file, text=texts)
+        chunks = list(open_text(Path(folder), Slice("text", 0, None)).chunks(chunk_chars))
     assert list(itertools.chain(*(chunk.texts.to_pylist() for chunk in chunks))) == kept
     first = 0
     for chunk in chunks:

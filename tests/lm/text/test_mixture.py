@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lm.core.errors import DataError
 from lm.text import compose, mixture, parquet
-from lm.text.documents import iter_chunks, iter_texts, read_manifest
+from lm.text.documents import open_manifest, open_text
 from lm.text.slices import Slice
 from support.mixture_cases import write_mixture
 from support.properties import check_examples
@@ -33,13 +33,13 @@ def make(folder, slices=None, **weights) -> Path:
 
 
 def texts_of(raw, text_slice):
-    return [text for batch in iter_texts(raw, text_slice) for text in batch]
+    return [text for batch in open_text(raw, text_slice).batches() for text in batch]
 
 
 def test_validation_is_each_source_once(tmp_path):
     raw = make(tmp_path, a=1)
     assert texts_of(raw, VALIDATION) == A[::-1] + B[::-1] + C
-    (chunk,) = iter_chunks(raw, read_manifest(raw), VALIDATION, 10**6)
+    (chunk,) = open_text(raw, VALIDATION).chunks(10**6)
     assert list(chunk.sources.items()) == [("a", (20, 60)), ("b", (5, 30)), ("c", (1, 2))]
 
 
@@ -48,7 +48,7 @@ def test_a_row_has_its_source_and_its_bytes(tmp_path):
     assert set(zip(table["text"], table["source"], table["utf8_bytes"], strict=True)) == {
         *((text, "a", 3) for text in A[:15]), *((text, "b", 6) for text in B)
     }  # fmt: skip
-    entry = read_manifest(tmp_path)["splits"]["train"]
+    entry = open_manifest(tmp_path)["splits"]["train"]
     assert entry["sources"]["a"] == {"documents": 15, "utf8_bytes": 45, "passes": 0.75}
     assert entry["sources"]["b"] == {"documents": 8, "utf8_bytes": 48, "passes": 1.6}
 
@@ -120,8 +120,8 @@ def read_stream(sources, chunk_chars: int, per_file: int) -> list[tuple[str, dic
     with tempfile.TemporaryDirectory() as folder:
         texts = {name: {"train": texts, "validation": ["v"]} for name, (texts, _) in zip(names, sources, strict=True)}
         weights = {name: weight for name, (_, weight) in zip(names, sources, strict=True)}
-        manifest = write_mixture(Path(folder), texts, weights, per_file)
-        chunks = list(iter_chunks(Path(folder), manifest, TRAIN, chunk_chars))
+        write_mixture(Path(folder), texts, weights, per_file)
+        chunks = list(open_text(Path(folder), TRAIN).chunks(chunk_chars))
     totals = {name: [0, 0] for name in names}
     for chunk in chunks:
         for name, count in chunk.sources.items():
