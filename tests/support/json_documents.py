@@ -5,14 +5,23 @@ import re
 
 from support import ROOT
 
+# A row of a table: key, types, meaning.
 ROW = re.compile(r"^\| `([\w.\[\]]+)` \| ([\w ]+) \|", re.M)
-TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", dict: "object"}
+TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    dict: "object",
+}
 
 
 def documented(schema: str) -> dict[str, set[str]]:
     """Return key → types of the table below the heading of a schema."""
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    section = page.split(f"\n## {schema}\n")[1].split("\n## ")[0]
+    after_heading = page.split(f"\n## {schema}\n")[1]
+    section = after_heading.split("\n## ")[0]
     return {key: set(types.split(" or ")) for key, types in ROW.findall(section)}
 
 
@@ -32,24 +41,32 @@ def check_document(document: dict) -> set[str]:
     return found
 
 
-def _check_object(value: dict, prefix: str, keys: dict[str, set[str]], found: set[str]) -> None:
+def _check_object(value: dict, prefix: str, types_of: dict[str, set[str]], found: set[str]) -> None:
     """Check the members of an object whose keys begin with a prefix, and add their keys to `found`."""
-    names = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
-    assert value.keys() == {name for name in names if name.isidentifier()}, prefix
+    below = [key.removeprefix(prefix) for key in types_of if key.startswith(prefix)]
+    members = {name for name in below if name.isidentifier()}
+    assert value.keys() == members, prefix
 
     for name, member in value.items():
         key = prefix + name
-        types = keys[key]
         found.add(key)
-        if types == {"any"}:
-            continue
-        if types == {"list of strings"}:
-            assert all(isinstance(each, str) for each in member), (key, member)
-        elif types == {"list"}:
-            for each in member:
-                _check_object(each, f"{key}[].", keys, found)
-        else:
-            is_number = isinstance(member, int) and "number" in types
-            assert TYPES[type(member)] in types or is_number, (key, member, types)
-            if isinstance(member, dict):
-                _check_object(member, f"{key}.", keys, found)
+        _check_member(member, key, types_of, found)
+
+
+def _check_member(member, key: str, types_of: dict[str, set[str]], found: set[str]) -> None:
+    """Check the value of a key, and what is in it."""
+    types = types_of[key]
+    if types == {"any"}:
+        return
+    if types == {"list of strings"}:
+        assert all(isinstance(each, str) for each in member), (key, member)
+        return
+    if types == {"list"}:
+        for each in member:
+            _check_object(each, f"{key}[].", types_of, found)
+        return
+
+    is_whole_number = isinstance(member, int) and "number" in types
+    assert TYPES[type(member)] in types or is_whole_number, (key, member, types)
+    if isinstance(member, dict):
+        _check_object(member, f"{key}.", types_of, found)

@@ -6,6 +6,7 @@ import pytest
 from lm.evaluate.intervals import Estimate, ratio_interval
 from tools.common.statistics import (
     MOST_UNITS,
+    POWER,
     chi_square_quantile,
     clustered_difference,
     detectable_by_runs,
@@ -21,21 +22,47 @@ from tools.common.statistics import (
     welch,
 )
 
+NUM_SIMULATIONS = 600
 
-# Two-sided quantiles and tails of Student's t, from printed tables.
+
 @pytest.mark.parametrize(
-    ("confidence", "df", "t"), [(0.95, 1, 12.7062), (0.95, 4, 2.77645), (0.99, 10, 3.16927), (0.9, 1000, 1.64638)]
+    ("confidence", "df", "t"),
+    [
+        (0.95, 1, 12.7062),
+        (0.95, 4, 2.77645),
+        (0.99, 10, 3.16927),
+        (0.9, 1000, 1.64638),
+    ],
 )
 def test_student_t_equals_printed_tables(confidence, df, t):
     assert student_t_quantile(confidence, df) == pytest.approx(t, abs=2e-5)
     assert student_t_p_value(-t, df) == pytest.approx(1 - confidence, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("probability", "df", "x"),
+    [
+        (0.95, 1, 3.84146),
+        (0.025, 2, 0.0506356),
+        (0.975, 4, 11.1433),
+        (0.025, 9, 2.70039),
+        (0.95, 100, 124.342),
+    ],
+)
+def test_chi_square_equals_printed_tables(probability, df, x):
+    assert chi_square_quantile(probability, df) == pytest.approx(x, rel=2e-5)
+
+
+# Differences over seeds.
+
+
 def test_welch_equals_a_published_example():
     """Two samples of 15 and 15 with unequal variances: t = -2.46, 25 degrees of freedom, p = 0.021."""
-    a = [27.5, 21.0, 19.0, 23.6, 17.0, 17.9, 16.9, 20.1, 21.9, 22.6, 23.1, 19.6, 19.0, 21.7, 21.4]
-    b = [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0, 24.8, 20.2, 21.9, 22.1, 22.9, 20.5, 24.4]
-    found = welch(np.array(b), np.array(a))
+    a = np.array([27.5, 21.0, 19.0, 23.6, 17.0, 17.9, 16.9, 20.1, 21.9, 22.6, 23.1, 19.6, 19.0, 21.7, 21.4])
+    b = np.array([27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0, 24.8, 20.2, 21.9, 22.1, 22.9, 20.5, 24.4])
+
+    found = welch(b, a)
+
     assert found.value / found.se == pytest.approx(-2.46, abs=0.01)
     assert found.degrees_of_freedom == pytest.approx(25, abs=0.1)
     assert found.p_value == pytest.approx(0.021, abs=0.0005)
@@ -44,91 +71,163 @@ def test_welch_equals_a_published_example():
 
 def test_a_single_run_gives_no_interval_over_seeds():
     found = welch(np.array([1.0]), np.array([1.5, 1.6]))
-    assert found.value == pytest.approx(0.55) and found.se is found.low is found.p_value is None
-    assert welch(np.array([1.0, 1.0]), np.array([2.0, 2.0])).p_value is None
+
+    assert found.value == pytest.approx(0.55)
+    assert found.se is None
+    assert found.low is None
+    assert found.p_value is None
+
+
+def test_equal_values_of_each_side_give_no_p():
+    found = welch(np.array([1.0, 1.0]), np.array([2.0, 2.0]))
+
+    assert found.p_value is None
 
 
 # Differences of items of documents.
 
 
-def items(rng, documents: int, effect: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def items(rng, num_documents: int, effect: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return B - A (N,) of right or wrong answers, sizes 1, and the document of each of 1 to 12 items.
 
     In each document one model is a little better, by chance; on average B is better by `effect`.
     """
-    document = np.repeat(np.arange(documents), rng.integers(1, 13, documents))
-    skill = rng.normal(0, 0.25, documents)[document]
-    right = [rng.random(len(document)) < np.clip(0.5 + side * (effect + skill) / 2, 0, 1) for side in (-1, 1)]
-    return right[1].astype(float) - right[0], np.ones(len(document)), document
+    items_of_document = rng.integers(1, 13, num_documents)
+    document = np.repeat(np.arange(num_documents), items_of_document)
+    skill = rng.normal(0, 0.25, num_documents)[document]
+    advantage = (effect + skill) / 2
+    chance_of_a = np.clip(0.5 - advantage, 0, 1)
+    chance_of_b = np.clip(0.5 + advantage, 0, 1)
+    is_right_in_a = rng.random(len(document)) < chance_of_a
+    is_right_in_b = rng.random(len(document)) < chance_of_b
+    differences = is_right_in_b.astype(float) - is_right_in_a
+    return differences, np.ones(len(document)), document
 
 
-def rejected(documents: int, by_item: bool, effect: float = 0.0) -> float:
-    """Return the fraction of 600 simulations with p ≤ 0.05."""
-    rng = np.random.default_rng(documents)
-    found = []
-    for _ in range(600):
-        differences, sizes, document = items(rng, documents, effect)
+def rate_of_rejections(num_documents: int, by_item: bool = False, effect: float = 0.0) -> float:
+    """Return the fraction of simulations with p ≤ 0.05; `by_item`: each item counts as independent."""
+    rng = np.random.default_rng(num_documents)
+    num_rejected = 0
+    for _ in range(NUM_SIMULATIONS):
+        differences, sizes, document = items(rng, num_documents, effect)
         clusters = np.arange(len(document)) if by_item else document
-        found.append(clustered_difference(differences, sizes, clusters).p_value)
-    return float(np.mean(np.array(found) <= 0.05))
+        found = clustered_difference(differences, sizes, clusters)
+        num_rejected += found.p_value <= 0.05
+    return num_rejected / NUM_SIMULATIONS
 
 
-@pytest.mark.parametrize("documents", [12, 80])
-def test_items_of_one_document_count_as_dependent(documents):
+@pytest.mark.parametrize("num_documents", [12, 80])
+def test_items_of_one_document_count_as_dependent(num_documents):
     """False positives within three standard errors of 5 %; with the items as independent there would be far more."""
-    assert abs(rejected(documents, by_item=False) - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 600)
-    assert rejected(documents, by_item=True) > 0.12
+    by_document = rate_of_rejections(num_documents)
+    by_item = rate_of_rejections(num_documents, by_item=True)
+
+    standard_error = np.sqrt(0.05 * 0.95 / NUM_SIMULATIONS)
+    assert by_document == pytest.approx(0.05, abs=3 * standard_error)
+    assert by_item > 0.12
+
+
+def difference_of_single_items(differences) -> Estimate:
+    """Return the estimate from one item of each document."""
+    count = len(differences)
+    return clustered_difference(np.array(differences, float), np.ones(count), np.arange(count))
 
 
 def test_single_items_give_the_paired_t_test():
-    differences = np.array([1, -1, 1, 1, 0, 1, 1, 0, 1, -1.0])
-    found = clustered_difference(differences, np.ones(10), np.arange(10))
-    assert found.se == pytest.approx(differences.std(ddof=1) / np.sqrt(10)) and found.value == pytest.approx(0.4)
+    differences = [1, -1, 1, 1, 0, 1, 1, 0, 1, -1]
+
+    found = difference_of_single_items(differences)
+
+    assert found.value == pytest.approx(0.4)
+    assert found.se == pytest.approx(np.std(differences, ddof=1) / np.sqrt(10))
     assert found.degrees_of_freedom == pytest.approx(9)
-    assert clustered_difference(np.ones(10), np.ones(10), np.arange(10)).low is None, "no spread"
 
 
 @pytest.mark.parametrize(
-    ("differences", "has_interval"), [([1, 2, 1, 2, 1], False), ([1, 2, 1, 2, 1, 2], True), ([1, 2, 1, 2, 1, 0], False)]
+    ("differences", "has_interval"),
+    [
+        pytest.param([1, 2, 1, 2, 1], False, id="five"),
+        pytest.param([1, 2, 1, 2, 1, 2], True, id="six"),
+        pytest.param([1, 2, 1, 2, 1, 0], False, id="six of which five differ"),
+        pytest.param([1] * 10, False, id="no spread"),
+    ],
 )
-def test_an_interval_needs_six_documents_that_differ(differences, has_interval):
-    count = len(differences)
-    found = clustered_difference(np.array(differences, float), np.ones(count), np.arange(count))
+def test_an_interval_needs_six_documents_that_differ_and_spread(differences, has_interval):
+    found = difference_of_single_items(differences)
+
     assert (found.low is not None) == has_interval
+
+
+def values_of_correlation(count: int, correlation: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return values and sizes (N,) whose rates have exactly this correlation with the log of the sizes."""
+    rng = np.random.default_rng(count)
+    logs, noise = rng.normal(0, 1, (2, count))
+    logs = (logs - logs.mean()) / logs.std()
+    # Take out of the noise what it shares with the logs.
+    noise -= noise.mean() + logs * (noise @ logs) / count
+    noise /= noise.std()
+    rates = correlation * logs + np.sqrt(1 - correlation**2) * noise
+    sizes = np.exp(logs)
+    return rates * sizes, sizes
 
 
 @pytest.mark.parametrize(
     ("count", "correlation", "is_warned_of"),
-    [(97, 0.25, False), (97, 0.35, True), (97, -0.35, True), (16, 0.45, False), (16, 0.55, True)],
+    [
+        (97, 0.25, False),
+        (97, 0.35, True),
+        (97, -0.35, True),
+        (16, 0.45, False),
+        (16, 0.55, True),
+    ],
 )
 def test_a_correlation_is_warned_of_above_the_limit_and_its_own_noise(count, correlation, is_warned_of):
-    """Above 0.3, and above twice its standard error 1 / √n. A document of no bytes has no rate."""
-    rng = np.random.default_rng(count)
-    logs, noise = rng.normal(0, 1, (2, count))
-    logs = (logs - logs.mean()) / logs.std()
-    noise -= noise.mean() + logs * (noise @ logs) / count
-    rates = correlation * logs + np.sqrt(1 - correlation**2) * noise / noise.std()
-    sizes = np.append(np.exp(logs), 0)
-    found = size_correlation(np.append(rates * sizes[:-1], 0), sizes)
+    """Above 0.3, and above twice its standard error 1 / √n."""
+    values, sizes = values_of_correlation(count, correlation)
+
+    found = size_correlation(values, sizes)
+
     assert found == (pytest.approx(correlation) if is_warned_of else None)
 
 
-# Several comparisons, and what one could have shown.
+def test_a_document_of_no_bytes_has_no_rate():
+    values, sizes = values_of_correlation(97, 0.35)
+
+    found = size_correlation(np.append(values, 0), np.append(sizes, 0))
+
+    assert found == pytest.approx(0.35)
+
+
+# Several comparisons.
+
+
+def adjusted(p_values) -> list:
+    """Return p after Holm's correction."""
+    estimates = [Estimate(0.1, p_value=p) for p in p_values]
+    return [each.p_value for each in holm(estimates)]
 
 
 def test_holm_equals_a_worked_example():
-    def adjusted(p_values):
-        return [each.p_value for each in holm([Estimate(0.1, p_value=p) for p in p_values])]
-
     assert adjusted([0.01, None, 0.04, 0.03, 0.005]) == pytest.approx([0.03, None, 0.06, 0.06, 0.02])
+
+
+def test_a_corrected_p_is_at_most_1():
     assert adjusted([0.9, 0.6]) == [1.0, 1.0]
+
+
+# What a comparison could have shown.
 
 
 def test_a_detectable_difference_is_shown_in_four_of_five_comparisons():
     rng = np.random.default_rng(2)
-    detectable = np.mean([detectable_difference(clustered_difference(*items(rng, 60))) for _ in range(20)])
-    assert rejected(60, False, detectable) == pytest.approx(0.8, abs=0.06)
-    assert rejected(60, False, detectable / 2) < 0.4
+    detectable = []
+    for _ in range(20):
+        found = clustered_difference(*items(rng, 60))
+        detectable.append(detectable_difference(found))
+    effect = np.mean(detectable)
+
+    assert rate_of_rejections(60, effect=effect) == pytest.approx(POWER, abs=0.06)
+    assert rate_of_rejections(60, effect=effect / 2) < 0.4
 
 
 def test_the_detectable_difference_has_the_degrees_of_freedom_of_few_documents():
@@ -136,8 +235,11 @@ def test_the_detectable_difference_has_the_degrees_of_freedom_of_few_documents()
     rng = np.random.default_rng(5)
     sizes = np.full(9, 100)
     found = ratio_interval(rng.normal(0, 1, 9), sizes, rng, resamples=499)
-    spare = (detectable_difference(found) - (found.high - found.low) / 2) / found.se
-    assert spare == pytest.approx(student_t_quantile(0.6, 8))
+
+    half_interval = (found.high - found.low) / 2
+    spare = detectable_difference(found) - half_interval
+
+    assert spare / found.se == pytest.approx(student_t_quantile(2 * POWER - 1, 8))
 
 
 @pytest.mark.parametrize(("effect", "seeds"), [(4.0, 3), (1.5, 9), (0.7, 34)])
@@ -145,75 +247,123 @@ def test_the_seeds_needed_are_those_of_the_t_test(effect, seeds):
     """Seeds of each side for a difference in standard deviations, from tables of the two-sample t-test (Cohen 1988)."""
     values = np.array([-1.0, 0.0, 1.0])
     found = welch(values, values + effect)
-    needed = units_needed(found, 3, 2)
+
+    needed = units_needed(found, num_units=3, least=2)
+
     assert needed == pytest.approx(seeds, abs=1)
-    assert f"a true difference of {detectable_difference(found):.4f} would" in power(found, 3, "seeds", 2, 2)
-    assert f"one of {effect:.4f} needs about {needed} seeds." in power(found, 3, "seeds", 2, 2)
-    assert "needs" not in power(found, 3, "seeds", 2, needed + 1)
 
 
-def test_without_an_interval_nothing_is_said_about_power():
-    for found in (Estimate(0.1), Estimate(0.1, 0.0), Estimate(0.0, 0.0, 0.0, 0.0, 1.0)):
-        assert detectable_difference(found) is units_needed(found, 9, 2) is None
-        assert power(found, 9, "seeds", 2, 2) == ""
-    tiny = Estimate(1e-9, 1.0, -2.0, 2.0, 1.0, 8.0)
-    assert units_needed(tiny, 9, 2) == MOST_UNITS + 1 and "more than 1,000,000 seeds" in power(tiny, 9, "seeds", 2, 2)
-    assert units_needed(Estimate(9.0, 1.0, 7.0, 11.0, 0.0, 8.0), 9, 6) == 6
+def test_the_sentence_has_the_detectable_difference_and_the_seeds_that_the_measured_one_needs():
+    values = np.array([-1.0, 0.0, 1.0])
+    found = welch(values, values + 1.5)
+    needed = units_needed(found, 3, 2)
+
+    sentence = power(found, 3, "seeds", least=2, least_named=2)
+    without_needed = power(found, 3, "seeds", least=2, least_named=needed + 1)
+
+    assert f"With 3 seeds, a true difference of {detectable_difference(found):.4f}" in sentence
+    assert f"one of 1.5000 needs about {needed} seeds" in sentence
+    assert "needs" not in without_needed
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(Estimate(0.1), id="no standard error"),
+        pytest.param(Estimate(0.1, 0.0), id="no interval"),
+        pytest.param(Estimate(0.0, 0.0, 0.0, 0.0, 1.0), id="no spread"),
+    ],
+)
+def test_without_an_interval_nothing_is_said_about_power(found):
+    assert detectable_difference(found) is None
+    assert units_needed(found, 9, 2) is None
+    assert power(found, 9, "seeds", 2, 2) == ""
+
+
+def test_more_than_a_million_seeds_are_not_counted():
+    tiny = Estimate(1e-9, se=1.0, low=-2.0, high=2.0, p_value=1.0, degrees_of_freedom=8.0)
+
+    assert units_needed(tiny, 9, 2) == MOST_UNITS + 1
+    assert "more than 1,000,000 seeds" in power(tiny, 9, "seeds", 2, 2)
+
+
+def test_a_large_difference_needs_the_least_number_of_seeds():
+    large = Estimate(9.0, se=1.0, low=7.0, high=11.0, p_value=0.0, degrees_of_freedom=8.0)
+
+    assert units_needed(large, 9, least=6) == 6
 
 
 # What the deviation over seeds says.
 
 
-@pytest.mark.parametrize(
-    ("probability", "df", "x"),
-    [(0.95, 1, 3.84146), (0.025, 2, 0.0506356), (0.975, 4, 11.1433), (0.025, 9, 2.70039), (0.95, 100, 124.342)],
-)
-def test_chi_square_equals_printed_tables(probability, df, x):
-    assert chi_square_quantile(probability, df) == pytest.approx(x, rel=2e-5)
-
-
 def test_the_interval_of_a_deviation_contains_the_true_one_as_often_as_it_says():
     rng = np.random.default_rng(3)
+    true_deviation = 0.01
 
-    found = [deviation(rng.normal(1.3, 0.01, 4), 0.9) for _ in range(2000)]
+    found = [deviation(rng.normal(1.3, true_deviation, 4), 0.9) for _ in range(2000)]
 
-    inside = [each.low <= 0.01 <= each.high for each in found]
-    assert np.mean(inside) == pytest.approx(0.9, abs=0.02)
+    is_inside = [each.low <= true_deviation <= each.high for each in found]
+    assert np.mean(is_inside) == pytest.approx(0.9, abs=0.02)
 
 
 def test_two_seeds_have_a_deviation_and_no_interval():
     found = deviation(np.array([1.0, 1.2]))
-    assert found.value == pytest.approx(0.2 / np.sqrt(2)) and found.num_seeds == 2
-    assert found.low is found.high is None
+
+    assert found.value == pytest.approx(0.2 / np.sqrt(2))
+    assert found.num_seeds == 2
+    assert found.low is None
+    assert found.high is None
 
 
 @pytest.mark.parametrize("runs", [2, 5])
 def test_the_difference_that_new_runs_could_show_is_that_of_a_comparison_with_this_noise(runs):
     """Two sides of `runs` values with the same deviation, compared by Welch's t."""
     values = np.random.default_rng(4).normal(1.3, 0.01, runs)
-    found = welch(values, values + 0.5, 0.9)
-    assert detectable_by_runs(values.std(ddof=1), 99, runs, 0.9) == pytest.approx(
-        (found.high - found.low) / 2 + found.se * student_t_quantile(0.6, found.degrees_of_freedom)
-    )
+    found = welch(values, values + 0.5, confidence=0.9)
+
+    by_runs = detectable_by_runs(values.std(ddof=1), 99, runs, confidence=0.9)
+
+    half_interval = (found.high - found.low) / 2
+    spare = found.se * student_t_quantile(2 * POWER - 1, found.degrees_of_freedom)
+    assert by_runs == pytest.approx(half_interval + spare)
 
 
 def test_one_run_of_each_side_shows_the_detectable_difference_in_four_of_five_cases():
     """The difference of two runs is judged by the deviation of five others."""
     rng = np.random.default_rng(6)
     detectable = detectable_by_runs(1.0, 4, 1)
-    noise = rng.normal(0, 1, (4000, 5)).std(axis=1, ddof=1)
+    deviations = rng.normal(0, 1, (4000, 5)).std(axis=1, ddof=1)
     differences = detectable + rng.normal(0, np.sqrt(2), 4000)
 
-    is_shown = np.abs(differences) / (noise * np.sqrt(2)) > student_t_quantile(0.95, 4)
+    t = np.abs(differences) / (deviations * np.sqrt(2))
+    is_shown = t > student_t_quantile(0.95, 4)
 
-    assert np.mean(is_shown) == pytest.approx(0.8, abs=0.03)
+    assert np.mean(is_shown) == pytest.approx(POWER, abs=0.03)
+
+
+# p as text.
 
 
 def test_a_limit_of_p_is_not_shown_as_its_value():
     rng = np.random.default_rng(1)
     sizes = np.full(50, 100)
-    far = ratio_interval(rng.normal(9, 0.1, 50) * sizes, sizes, rng)
-    assert far.p_value == 2 / 2000 and p_text(far) == "≤ 0.001"
-    assert [p_text(each) for each in holm([far, far])] == ["≤ 0.002", "≤ 0.002"]
-    for p_value, text in ((0.0412, "0.041"), (1e-4, "0.0001"), (1e-12, "< 0.0001"), (None, "")):
-        assert p_text(Estimate(1.0, p_value=p_value)) == text
+    far_from_zero = ratio_interval(rng.normal(9, 0.1, 50) * sizes, sizes, rng)
+
+    corrected = holm([far_from_zero, far_from_zero])
+
+    assert far_from_zero.p_value == 2 / 2000
+    assert p_text(far_from_zero) == "≤ 0.001"
+    assert [p_text(each) for each in corrected] == ["≤ 0.002", "≤ 0.002"]
+
+
+@pytest.mark.parametrize(
+    ("p_value", "text"),
+    [
+        (0.0412, "0.041"),
+        (1e-4, "0.0001"),
+        (1e-12, "< 0.0001"),
+        (None, ""),
+    ],
+)
+def test_p_has_two_digits_or_a_limit(p_value, text):
+    assert p_text(Estimate(1.0, p_value=p_value)) == text

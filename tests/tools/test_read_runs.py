@@ -1,0 +1,140 @@
+"""Runs are read from the files of a revision, and only those on the same documents are compared."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lm.core.errors import IntegrityError
+from tools.common.read_runs import read_run, read_runs
+from tools.common.revisions import reject_other_text
+from tools.common.test_reads import TestRead, write_test_reads
+
+LOSSES = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4], "source": ["stories", "headers"]}
+WEIGHTS = "a" * 64
+
+
+class MadeUpRevision:
+    """A revision by the hash of its validation text and the slice of it; with losses, one that was evaluated."""
+
+    def __init__(self, name: str, text_sha256: str | None, losses=None, test_reads: bytes | None = None, **slice_):
+        self.name = name
+        self.sidecar = {
+            "slice": {"split": "validation", "start_char": 0, "num_chars": None} | slice_,
+            "documents": 3,
+            "utf8_bytes": 30,
+            "source": {"name": name, "text_sha256": text_sha256},
+        }
+        self.losses = losses
+        self.test_reads = test_reads
+
+    def read_json(self, path) -> dict:
+        return self.sidecar
+
+    def read(self, path) -> bytes:
+        if path.name == "validation.csv":
+            return b"step,val_loss\n0,6.5\n"
+        assert path.name == "document_losses.parquet"
+        assert self.losses is not None, "this revision must not be read"
+        file = io.BytesIO()
+        pq.write_table(pa.table(self.losses), file)
+        return file.getvalue()
+
+    def read_if_there(self, path) -> bytes | None:
+        return self.test_reads
+
+    def results(self) -> dict:
+        return {
+            "last": {"tokens_seen": 9},
+            "best": {"tokens_seen": 8, "sha256": WEIGHTS},
+            "training": {"parameters": 7},
+            "evaluation": {"lossy_tokenizer": True},
+        }
+
+    def hashes(self, kind, leave_out) -> dict[str, str]:
+        return {"data/models": "1", "data/raw": "2", "src/lm": "3"}
+
+    def params(self) -> dict[str, object]:
+        return {"train.seed": 5}
+
+
+def test_a_run_is_read_from_its_files():
+    run = read_run(MadeUpRevision("a", "12", LOSSES))
+
+    # Its losses by document.
+    assert run.name == "a"
+    assert run.nats.tolist() == [1.0, 2.0]
+    assert run.utf8_bytes.tolist() == [3, 4]
+    assert run.sources.tolist() == ["stories", "headers"]
+    # Its records.
+    assert run.tokens_seen == 9
+    assert run.best_tokens_seen == 8
+    assert run.num_parameters == 7
+    assert run.is_lossy
+    assert run.validations == [{"step": "0", "val_loss": "6.5"}]
+    # What decided it; the model itself explains nothing.
+    assert run.params == {"train.seed": 5}
+    assert run.inputs == {"data/raw": "2", "src/lm": "3"}
+
+
+def test_looks_at_the_test_split_for_other_weights_are_counted(tmp_path):
+    """They were in Git when the run was made, so that it may have been chosen by them."""
+    of_own_weights = TestRead(None, False, WEIGHTS, "c" * 64, 128, 5, 1.3, 1.2, 1.4)
+    of_others = of_own_weights._replace(weights_sha256="b" * 64)
+    of_others_again = of_others._replace(stride_tokens=64)
+    path = tmp_path / "test_reads.csv"
+    write_test_reads(path, [of_own_weights, of_others, of_others_again])
+
+    with_record = read_run(MadeUpRevision("a", "12", LOSSES, test_reads=path.read_bytes()))
+    without_record = read_run(MadeUpRevision("a", "12", LOSSES))
+
+    assert with_record.num_earlier_looks == 2
+    assert without_record.num_earlier_looks == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        pytest.param(MadeUpRevision("a", "12"), MadeUpRevision("b", "1"), id="other text"),
+        pytest.param(MadeUpRevision("a", "12"), MadeUpRevision("b", "12", start_char=5), id="another start"),
+        pytest.param(MadeUpRevision("a", "12"), MadeUpRevision("b", "12", num_chars=9), id="another length"),
+        pytest.param(MadeUpRevision("a", "12"), MadeUpRevision("b", None), id="one is unknown"),
+        pytest.param(MadeUpRevision("a", None), MadeUpRevision("b", None), id="both are unknown"),
+    ],
+)
+def test_runs_on_other_documents_are_refused(first, other):
+    with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
+        reject_other_text(first, other)
+
+
+def test_runs_of_other_sources_with_the_same_text_are_accepted():
+    reject_other_text(MadeUpRevision("a", "12"), MadeUpRevision("b", "12"))
+
+
+def test_other_text_is_refused_before_a_run_is_read():
+    """These revisions have no losses, and fail when they are read."""
+    revisions = [
+        MadeUpRevision("a", "12"),
+        MadeUpRevision("same", "12"),
+        MadeUpRevision("other", "1"),
+    ]
+
+    with pytest.raises(IntegrityError, match="a and other were evaluated on different documents"):
+        read_runs(revisions)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"utf8_bytes": [3, 5]}, r"document_losses.parquet: the runs count different bytes per document"),
+        ({"nats": [1.0, np.nan]}, r"b: .*/document_losses.parquet contains losses that are not finite"),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused(change, said):
+    a = MadeUpRevision("a", "12", LOSSES)
+    b = MadeUpRevision("b", "12", LOSSES | change)
+
+    with pytest.raises(IntegrityError, match=said):
+        read_runs([a, b])

@@ -1,0 +1,293 @@
+"""Runs and their groups by seed, the differences B - A between two groups, and how long two runs had the same bits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lm.evaluate.intervals import ratio_interval
+from support.loss_cases import LN2
+from support.made_up_runs import SOURCES, run, score_of, seeds_of
+from tools.common.runs import (
+    Comparison,
+    Group,
+    Run,
+    compare_groups,
+    compare_with_first,
+    group_by_seed,
+    same_until,
+    what_differs,
+)
+from tools.common.statistics import holm
+
+WIDER = {"p": 1}  # the parameters of another configuration
+DEEPER = {"p": 2}
+
+
+def compared(*runs: Run, confidence: float = 0.95) -> Comparison:
+    """Return the comparison of the two groups that these runs form."""
+    a, b = group_by_seed(list(runs))
+    return compare_groups(a, b, seed=1, confidence=confidence, resamples=99)
+
+
+def names_of(groups: list[Group]) -> list[list[str]]:
+    return [[run.name for run in group.runs] for group in groups]
+
+
+# Groups, and what differs between them.
+
+
+def test_runs_that_differ_only_in_seed_are_one_group():
+    runs = [
+        run("a-1", seed=1),
+        run("w-1", seed=1, params=WIDER),
+        run("a-2", seed=2),
+        run("w-2", seed=2, params=WIDER),
+    ]
+
+    groups = group_by_seed(runs)
+
+    assert names_of(groups) == [["a-1", "a-2"], ["w-1", "w-2"]]
+
+
+def test_the_same_seed_again_and_other_code_are_groups_of_their_own():
+    runs = [
+        run("a", seed=1),
+        run("again", seed=1),
+        run("other code", seed=2, code="f"),
+    ]
+
+    groups = group_by_seed(runs)
+
+    assert names_of(groups) == [["a"], ["again"], ["other code"]]
+
+
+def test_parameters_and_inputs_that_differ_are_named_with_both_values():
+    a = run("a", params={"x": 1, "same": 1}, file="0123456789abc")
+    b = run("b", params={"y": None, "same": 1}, file="f" * 32)
+
+    rows = what_differs(Group([a]), Group([b]))
+
+    assert rows == [
+        ("x", 1, "(none)"),
+        ("y", "(none)", None),
+        ("file", "0123456789", "f" * 10),
+    ]
+
+
+def test_the_seed_differs_only_between_single_runs():
+    a = run("a", seed=1)
+    b = run("b", seed=2)
+    again = run("again", seed=3)
+
+    of_single_runs = what_differs(Group([a]), Group([b]))
+    of_two_and_one = what_differs(Group([a, again]), Group([b]))
+
+    assert of_single_runs == [("train.seed", 1, 2)]
+    assert of_two_and_one == []
+
+
+def test_changed_files_of_code_are_named_if_they_are_known():
+    before = {"a.py": "1", "b.py": "2", "c.py": "3"}
+    after = {"a.py": "1", "b.py": "9", "d.py": "4"}
+    a = replace(run("a", **{"src/lm/model": "1" * 32}), code={"src/lm/model": before})
+    b = replace(run("b", **{"src/lm/model": "2" * 32}), code={"src/lm/model": after})
+    unknown = replace(b, code={})
+
+    with_files = what_differs(Group([a]), Group([b]))
+    without_files = what_differs(Group([a]), Group([unknown]))
+
+    assert with_files == [("src/lm/model: b.py, c.py, d.py", "1" * 10, "2" * 10)]
+    assert without_files == [("src/lm/model", "1" * 10, "2" * 10)]
+
+
+# Differences.
+
+
+def test_a_comparison_is_b_minus_a_and_its_baseline_is_a():
+    a = run("a", seed=1)
+    b = run("b", seed=2, shift=0.05, params=WIDER)
+
+    comparison = compared(a, b)
+
+    assert comparison.bits == pytest.approx((b.nats - a.nats) / LN2)
+    assert comparison.documents.value == pytest.approx(score_of(b) - score_of(a))
+    assert comparison.baseline.value == pytest.approx(score_of(a))
+    assert comparison.baseline.low < comparison.baseline.value < comparison.baseline.high
+
+
+def test_the_documents_that_changed_most_come_first_whatever_the_direction():
+    a = run("a")
+    b = run("b", params=WIDER)
+    b.nats[7] += 3000
+    b.nats[3] -= 5000
+
+    comparison = compared(a, b)
+
+    assert comparison.most_changed(2).tolist() == [3, 7]
+
+
+def test_the_mean_of_several_seeds_is_compared():
+    a = seeds_of("a", (1, 2, 3))
+    b = seeds_of("b", (4, 5), shift=0.1, params=WIDER)
+
+    comparison = compared(*a, *b)
+
+    mean_of_a = np.mean([score_of(each) for each in a])
+    mean_of_b = np.mean([score_of(each) for each in b])
+    assert comparison.documents.value == pytest.approx(mean_of_b - mean_of_a)
+    assert comparison.seeds.value == pytest.approx(mean_of_b - mean_of_a)
+    assert comparison.seeds.low > 0
+
+
+@pytest.mark.parametrize("noise", ["documents", "seeds"])
+def test_the_confidence_is_that_of_both_intervals(noise):
+    runs = [
+        *seeds_of("a", (1, 2, 3)),
+        *seeds_of("b", (7, 8, 9), shift=0.01, params=WIDER),
+    ]
+
+    wide = getattr(compared(*runs, confidence=0.95), noise)
+    narrow = getattr(compared(*runs, confidence=0.5), noise)
+
+    assert narrow.high - narrow.low < 0.6 * (wide.high - wide.low)
+
+
+def mixture_of_two() -> tuple[Run, Run]:
+    """Return two runs on documents of two sources; B differs most in one of them."""
+    a = replace(run("a", seed=1), sources=SOURCES)
+    b = replace(run("b", seed=2, params=WIDER), sources=SOURCES)
+    b.nats[SOURCES == "headers"] += 1000
+    return a, b
+
+
+def test_each_source_is_compared_by_its_own_documents():
+    a, b = mixture_of_two()
+
+    of_sources = compared(a, b).sources
+
+    own = SOURCES == "headers"
+    bits = (b.nats - a.nats)[own] / LN2
+    expected = ratio_interval(bits, a.utf8_bytes[own], np.random.default_rng(1), 0.95, 99)
+    assert list(of_sources) == ["stories", "headers"]
+    assert of_sources["headers"] == expected
+
+
+@pytest.mark.parametrize("others", [None, SOURCES[::-1]], ids=["no sources", "other sources"])
+def test_sources_are_compared_only_if_all_runs_have_the_same(others):
+    a, b = mixture_of_two()
+
+    comparison = compared(a, replace(b, sources=others))
+
+    assert comparison.sources == {}
+
+
+def test_a_source_without_text_is_left_out():
+    """It has no bits per byte."""
+    a, b = mixture_of_two()
+    sizes = np.where(SOURCES == "headers", a.utf8_bytes, 0)
+
+    comparison = compared(replace(a, utf8_bytes=sizes), replace(b, utf8_bytes=sizes))
+
+    assert list(comparison.sources) == ["headers"]
+
+
+FAMILIES = {
+    "documents": lambda comparisons: [each.documents for each in comparisons],
+    "seeds": lambda comparisons: [each.seeds for each in comparisons],
+    "sources": lambda comparisons: [estimate for each in comparisons for estimate in each.sources.values()],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_of_comparisons_is_corrected_for_their_number(family):
+    runs = [
+        *seeds_of("a", (1, 2, 3)),
+        *seeds_of("b", (4, 5, 6), shift=2e-4, params=WIDER),
+        *seeds_of("c", (7, 8, 9), params=DEEPER),
+    ]
+    groups = group_by_seed([replace(each, sources=SOURCES) for each in runs])
+    first, *others = groups
+    alone = [compare_groups(first, other, 1, 0.95, 99) for other in others]
+
+    together = compare_with_first(groups, 1, 0.95, 99)
+
+    estimates_of = FAMILIES[family]
+    assert estimates_of(together) == holm(estimates_of(alone))
+    assert estimates_of(together) != estimates_of(alone)
+
+
+# Until which step two runs had the same bits.
+
+LOSSES = ("6.5", "4.25", "3.75")
+DIGESTS = ("aaa0", "bbb0", "ccc0")
+
+
+def curve(losses=LOSSES, digests=DIGESTS) -> list[dict]:
+    """Return validations at the steps 0, 200 and 400."""
+    return [
+        {"step": step, "val_loss": loss, "checkpoint_digest": digest}
+        for step, loss, digest in zip(("0", "200", "400"), losses, digests, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        pytest.param(curve(), ["identical"], id="all equal"),
+        pytest.param(
+            curve(("6.5", "4.25", "3.5"), ("aaa0", "bbb0", "ccc1")),
+            ["identical until step 200", "step 400", "losses 3.75 and 3.5", "digests ccc0 and ccc1"],
+            id="other loss and weights at the end",
+        ),
+        pytest.param(
+            curve(digests=("aaa0", "bbb1", "ccc1")),
+            ["identical until step 0", "step 200", "losses 4.25 and 4.25", "digests bbb0 and bbb1"],
+            id="other weights in the middle",
+        ),
+        pytest.param(
+            curve(digests=("aaa1", "bbb0", "ccc0")),
+            ["different from step 0 on", "losses 6.5 and 6.5", "digests aaa0 and aaa1"],
+            id="other weights at the beginning",
+        ),
+        pytest.param(
+            curve()[:2],
+            ["identical until step 200, the last validation of `b`"],
+            id="shorter",
+        ),
+    ],
+)
+def test_the_first_validation_that_differs_is_named(other, said):
+    a = run("a", curve=curve(), **{"src/lm": "1"})
+    b = run("b", curve=other, **{"src/lm": "2"})
+
+    text = same_until(a, b)
+
+    for words in said:
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("other", "inputs"),
+    [
+        pytest.param([], {}, id="no validations"),
+        pytest.param(curve(digests=("aaa0", "bbb0", "")), {}, id="no digest at a step"),
+        pytest.param(curve(), {"data": "f"}, id="other data"),
+    ],
+)
+def test_nothing_is_said_of_runs_whose_bits_cannot_be_compared(other, inputs):
+    a = run("a", curve=curve())
+    b = run("b", curve=other, **inputs)
+
+    assert same_until(a, b) is None
+
+
+@pytest.mark.parametrize(("code", "cause"), [("2", "the code"), ("1", "the machine")])
+def test_equal_weights_with_other_losses_are_no_proof_of_other_weights(code, cause):
+    a = run("a", curve=curve(), **{"src/lm": "1"})
+    b = run("b", curve=curve(losses=("9.0", "9.0", "9.0")), **{"src/lm": code})
+
+    text = same_until(a, b)
+
+    assert "equal weights at step 0" in text
+    assert f"{cause} differs" in text
