@@ -8,20 +8,29 @@ import pytest
 from extras.formats import stream as formats_stream
 from extras.formats.convert import main as convert
 from extras.formats.dumps import PROVENANCE
-from lm.core.files import write_json
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_tokenizer, open_tokens, write_tokens
 from lm.tokens.windows import TokenWindows
+from support.damage import replaced_by
 from support.dump_cases import write_foreign
+from support.refusal import files_below, refused
 
-TEXTS = ["the theory of the thing", "déjà vu \N{GRINNING FACE} it's the 2nd", "x", "while (true) { the(); }\n" * 9]
+TEXTS = [
+    "the theory of the thing",
+    "déjà vu \N{GRINNING FACE} it's the 2nd",
+    "x",
+    "while (true) { the(); }\n" * 9,
+]
+VOCAB_SIZE = 300
+EOT = 299
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    write_trained_bpe(folder, [TEXTS * 3, ["for (int i = 0; i < n; i++) { sum += a[i]; }"] * 2], 300)
+    code = "for (int i = 0; i < n; i++) { sum += a[i]; }"
+    write_trained_bpe(folder, [TEXTS * 3, [code] * 2], VOCAB_SIZE)
     return load_tokenizer(folder)
 
 
@@ -30,191 +39,316 @@ def run(tmp_path, monkeypatch, capsys):
     """Convert with names inside a temporary folder; return the last line printed."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments, expect=0):
-        assert convert([str(argument) for argument in arguments]) == expect, capsys.readouterr().err
+    def run(*arguments):
+        status = convert([str(argument) for argument in arguments])
         captured = capsys.readouterr()
-        return (captured.err if expect else captured.out).strip().splitlines()[-1]
+        assert status == 0, captured.err
+        return captured.out.strip().splitlines()[-1]
 
     return run
 
 
-def write_bin(path, tokenizer, ids, dtype=None):
-    """A token file with a full sidecar, as tokenize_split writes it."""
-    dtype = dtype or tokenizer.meta["dtype"]
+@pytest.fixture
+def refuse(tmp_path, monkeypatch, capsys):
+    """Check that a conversion ends with a status and one sentence that contains all `parts`."""
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(arguments, code, *parts):
+        status = convert([str(argument) for argument in arguments])
+        refused(status, capsys.readouterr().err, code, *parts)
+
+    return refuse
+
+
+def write_bin(path, tokenizer, ids, dtype="uint16"):
+    """Write a token file with a full sidecar, as tokenize_split does."""
     meta = {
-        "documents": 3, "characters": 100, "utf8_bytes": 101,
+        "documents": 3,
+        "characters": 100,
+        "utf8_bytes": 101,
         "tokenizer": tokenizer.sidecar_entry(),
-        "slice": {"split": "é", "start_char": 0, "num_chars": None}, "source": {"name": "s", "text_sha256": "ab"},
-    }  # fmt: skip
+        "slice": {"split": "é", "start_char": 0, "num_chars": None},
+        "source": {"name": "s", "text_sha256": "ab"},
+    }
     write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
-    return path
 
 
 def stream_ids(num_tokens):
-    """Ids of the vocabulary's 300 entries, the end-of-text id 299 among them."""
-    return (np.arange(num_tokens) ** 3 + 299) % 300
+    """Return ids of the whole vocabulary, the end of a text among them."""
+    return (np.arange(num_tokens) ** 3 + EOT) % VOCAB_SIZE
+
+
+def ids_of(path):
+    return open_tokens(path).ids.tolist()
 
 
 def contents(path):
-    """The bytes of a file, or of each file of a folder."""
-    return {file.name: file.read_bytes() for file in path.iterdir()} if path.is_dir() else path.read_bytes()
+    """Return the bytes of a file, or of each file of a folder."""
+    if path.is_dir():
+        return files_below(path)
+    return path.read_bytes()
 
 
-def visible(folder):
-    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
-
-
-@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-@pytest.mark.parametrize("num_tokens", [1, 64, 65])
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("b.npy", []), ("b.npy", ["--row_length", 8]), ("b.npy", ["--row_length", 7]), ("b", ["--seq_len", 7])],
-)
-def test_a_round_trip_gives_the_same_bytes_and_sidecar(
-    tmp_path, run, tokenizer, monkeypatch, dtype, num_tokens, name, options
-):
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Read 16 tokens at a time, and write two samples in a dump."""
     monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
     monkeypatch.setattr("extras.formats.convert.SAMPLES_PER_DUMP", 2)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("num_tokens", [1, 64, 65])
+@pytest.mark.parametrize(
+    ("dtype", "name", "options"),
+    [
+        ("uint16", "b.npy", []),
+        ("uint32", "b.npy", ["--row_length", 8]),
+        ("uint16", "b.npy", ["--row_length", 7]),
+        ("uint16", "b", ["--seq_len", 7]),
+        ("uint32", "b", ["--seq_len", 7]),
+    ],
+)
+def test_a_round_trip_gives_the_same_bytes_and_sidecar(tmp_path, run, tokenizer, dtype, num_tokens, name, options):
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(num_tokens), dtype)
     run("a.bin", name, *options)
+
     run(name, "c.bin")
+
     assert contents(tmp_path / "c.bin") == contents(tmp_path / "a.bin")
     assert contents(tmp_path / "c.json") == contents(tmp_path / "a.json")
-    run("c.bin", "again" + name[1:], *options)
-    assert contents(tmp_path / ("again" + name[1:])) == contents(tmp_path / name)
-    assert open_tokens(tmp_path / "c.bin").ids.tolist() == stream_ids(num_tokens).tolist()
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("b.npy", ["--row_length", 7]),
+        ("b", ["--seq_len", 7]),
+    ],
+)
+def test_the_same_conversion_gives_the_same_bytes(tmp_path, run, tokenizer, name, options):
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(65))
+
+    run("a.bin", name, *options)
+    first = contents(tmp_path / name)
+    run("a.bin", name, *options)
+
+    assert contents(tmp_path / name) == first
+
+
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["int32", ">i8"])
 @pytest.mark.parametrize("shape", [(60,), (6, 10), (60, 1), (1, 60)])
-def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, monkeypatch, shape, dtype, order):
-    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
-    ids = stream_ids(60).astype(dtype).reshape(shape)
-    np.save(tmp_path / "a.npy", np.asarray(ids, order=order))
+def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, shape, dtype, order):
+    ids = stream_ids(60)
+    array = ids.astype(dtype).reshape(shape)
+    np.save(tmp_path / "a.npy", np.asarray(array, order=order))
+
     run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
-    assert open_tokens(tmp_path / "b.bin").ids.tolist() == ids.ravel().tolist()
+
+    assert ids_of(tmp_path / "b.bin") == ids.tolist()
 
 
-def test_a_created_sidecar_equals_that_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
+@pytest.fixture
+def from_foreign_npy(tmp_path, run, tokenizer):
+    """The token file of TEXTS, converted from an array without a sidecar."""
     ids, _ = tokenizer.encode_documents(TEXTS)
     np.save(tmp_path / "a.npy", ids.astype(np.int64))
-    assert run("a.npy", "b.bin", "--tokenizer", tokenizer.folder) == f"b.bin: {len(ids)} tokens"
-    tokens = open_tokens(tmp_path / "b.bin")
-    assert tokens.ids.tolist() == ids.tolist() and tokens.ids.dtype == np.uint16
-    wanted = {
-        "documents": len(TEXTS), "characters": sum(map(len, TEXTS)),
-        "utf8_bytes": sum(len(text.encode()) for text in TEXTS),
-        "tokenizer": tokenizer.sidecar_entry(), "slice": None,
-    }  # fmt: skip
-    assert wanted.items() <= tokens.meta.items()
-    check_tokenizer(tokens, tokenizer.sha256)
-    x, y = TokenWindows(tokens.ids, 16, 2, seed=1).batch(0)
-    assert x.shape == (2, 16) and (x[:, 1:] == y[:, :-1]).all()
+    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
+    return open_tokens(tmp_path / "b.bin")
 
 
-def test_a_last_document_without_its_end_counts(tmp_path, run, tokenizer):
-    ids, _ = tokenizer.encode_documents(TEXTS)
-    for length, expected in ((len(ids), 4), (len(ids) - 1, 4), (len(ids) + 1, 5)):
-        np.save(tmp_path / "a.npy", np.resize(ids, length).astype(np.int64))
-        run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
-        assert open_tokens(tmp_path / "b.bin").meta["documents"] == expected
+def test_a_created_sidecar_has_the_counts_of_tokenizing(from_foreign_npy, tokenizer):
+    meta = from_foreign_npy.meta
+
+    assert meta["documents"] == len(TEXTS)
+    assert meta["characters"] == sum(len(text) for text in TEXTS)
+    assert meta["utf8_bytes"] == sum(len(text.encode()) for text in TEXTS)
+    assert meta["tokenizer"] == tokenizer.sidecar_entry()
+    assert meta["slice"] is None
 
 
-def test_padding_is_the_end_of_text_and_is_said(tmp_path, run, tokenizer):
-    write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
-    assert run("a.bin", "b.npy", "--row_length", 4) == "b.npy: 5 tokens and 3 of padding"
-    assert np.load(tmp_path / "b.npy").tolist() == [[1, 2, 3, 4], [5, 299, 299, 299]]
-    assert run("a.bin", "b", "--seq_len", 4) == "b: 5 tokens and 3 of padding"
-    with open(tmp_path / "b" / "dump-0.pkl", "rb") as file:
-        assert pickle.load(file) == [[1, 2, 3, 4], [5, 299, 299, 299]]
+def test_training_accepts_a_converted_file(from_foreign_npy, tokenizer):
+    check_tokenizer(from_foreign_npy, tokenizer.sha256)
+    x, y = TokenWindows(from_foreign_npy.ids, 16, 2, seed=1).batch(0)
 
-
-def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, tokenizer):
-    rows = [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]]
-    write_foreign(tmp_path / "a", rows)
-    np.save(tmp_path / "a.npy", np.array(rows))
-    options = ["--tokenizer", tokenizer.folder]
-    assert "a does not name its padding token; give --input_pad_token" in run("a", "b.bin", *options, expect=2)
-    for source in ("a", "a.npy"):
-        run(source, "b.bin", *options, "--input_pad_token", 9)
-        assert open_tokens(tmp_path / "b.bin").ids.tolist() == [1, 2, 9, 3, 4, 5, 6, 7, 8]
-        run(source, "c.bin", *options, "--input_pad_token", -1)
-        assert open_tokens(tmp_path / "c.bin").ids.tolist() == [token for row in rows for token in row]
-    np.save(tmp_path / "flat.npy", np.array([1, 9, 9, 2]))
-    assert "2-D" in run("flat.npy", "d.bin", *options, "--input_pad_token", 9, expect=2)
-    assert "has a record of it" in run("b.bin", "d.npy", "--input_pad_token", 9, expect=2)
-    run("b.bin", "own", "--seq_len", 4)
-    assert "has a record of it" in run("own", "d.bin", "--input_pad_token", 9, expect=2)
+    assert x.shape == (2, 16)
+    assert np.array_equal(x[:, 1:], y[:, :-1])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "sentence"),
+    ("more_tokens", "documents"),
     [
-        (["none.bin", "b.npy"], 2, "none.bin: there is no such file"),
-        (["a.bin", "a.bin"], 2, "a.bin: is the input"),
-        (["a.bin", "b.txt"], 2, "b.txt: is neither"),
-        (["a.bin", "b"], 2, "needs --seq_len"),
-        (["a.bin", "b", "--seq_len", "0"], 2, "--seq_len is 0"),
-        (["a.bin", "b.npy", "--seq_len", "4"], 2, "--seq_len is for dumps outputs"),
-        (["a.bin", "full", "--seq_len", "4"], 2, "full: holds thesis.txt"),
-        (["full", "b.bin"], 4, "full: has no dump-meta_data.json"),
-        (["bare.npy", "b.bin"], 2, "bare.npy: has no sidecar; give --tokenizer"),
+        (-1, 4),  # the end of the fourth text is missing
+        (0, 4),
+        (1, 5),
     ],
 )
-def test_mistakes_give_one_line_and_leave_no_file(tmp_path, run, tokenizer, arguments, status, sentence):
+def test_a_last_document_without_its_end_counts(tmp_path, run, tokenizer, more_tokens, documents):
+    ids, _ = tokenizer.encode_documents(TEXTS)
+    resized = np.resize(ids, len(ids) + more_tokens)
+    np.save(tmp_path / "a.npy", resized.astype(np.int64))
+
+    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
+
+    assert open_tokens(tmp_path / "b.bin").meta["documents"] == documents
+
+
+def test_the_last_row_of_a_npy_is_padded_with_ends_of_text(tmp_path, run, tokenizer):
+    write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
+
+    line = run("a.bin", "b.npy", "--row_length", 4)
+
+    assert "5 tokens" in line
+    assert "3 of padding" in line
+    assert np.load(tmp_path / "b.npy").tolist() == [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
+
+
+def test_the_last_sample_of_dumps_is_padded_with_ends_of_text(tmp_path, run, tokenizer):
+    write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
+
+    line = run("a.bin", "b", "--seq_len", 4)
+
+    assert "5 tokens" in line
+    assert "3 of padding" in line
+    dump = (tmp_path / "b" / "dump-0.pkl").read_bytes()
+    assert pickle.loads(dump) == [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
+
+
+@pytest.mark.parametrize(
+    ("pad_token", "ids"),
+    [
+        (9, [1, 2, 9, 3, 4, 5, 6, 7, 8]),  # the 9 that begins a row is a token
+        (-1, [1, 2, 9, 9, 9, 3, 4, 5, 6, 7, 8, 9]),
+    ],
+)
+@pytest.mark.parametrize("source", ["a", "a.npy"])
+def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, tokenizer, source, pad_token, ids):
+    rows = [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]]
+    write_foreign(tmp_path / "a", rows)
+    np.save(tmp_path / "a.npy", np.array(rows))
+
+    run(source, "b.bin", "--tokenizer", tokenizer.folder, "--input_pad_token", pad_token)
+
+    assert ids_of(tmp_path / "b.bin") == ids
+
+
+def test_foreign_dumps_need_their_padding_named(tmp_path, refuse, tokenizer):
+    write_foreign(tmp_path / "a", [[1, 2, 9, 9]])
+
+    refuse(["a", "b.bin", "--tokenizer", tokenizer.folder], 2, "a ", "--input_pad_token")
+
+
+def test_a_one_dimensional_npy_has_no_padding_to_name(tmp_path, refuse, tokenizer):
+    np.save(tmp_path / "flat.npy", np.array([1, 9, 9, 2]))
+
+    arguments = ["flat.npy", "b.bin", "--tokenizer", tokenizer.folder, "--input_pad_token", 9]
+
+    refuse(arguments, 2, "flat.npy", "2-D")
+
+
+@pytest.mark.parametrize("source", ["a.bin", "own"])
+def test_recorded_padding_is_not_named_again(tmp_path, run, refuse, tokenizer, source):
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+    run("a.bin", "own", "--seq_len", 4)
+
+    refuse([source, "b.npy", "--input_pad_token", 9], 2, source, "--input_pad_token", "left out")
+
+
+@pytest.fixture
+def folder_of_mistakes(tmp_path, tokenizer):
+    """A token file, an array without a sidecar, a folder that holds no dumps."""
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     np.save(tmp_path / "bare.npy", np.arange(9))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
-    (tmp_path / "x").mkdir()
-    before = visible(tmp_path)
-    line = run(*arguments, expect=status)
-    assert line.startswith("error: ") and sentence in line
-    assert visible(tmp_path) == before and visible(tmp_path / "full") == ["thesis.txt"]
-
-
-def test_ids_outside_the_vocabulary_and_another_tokenizer_are_refused(tmp_path, run, tokenizer, monkeypatch):
-    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 2)
-    for ids, found in (
-        ([1, 2, 3, 300], "token 300 at position 3"),
-        ([1, -1], "token -1"),
-        ([2**16 + 1], "token 65537"),
-    ):
-        np.save(tmp_path / "c.npy", ids)  # the last one would wrap to 1
-        line = run("c.npy", "c.bin", "--tokenizer", tokenizer.folder, expect=4)
-        assert found in line and "is outside the vocabulary of 300" in line
-    (tmp_path / "other").mkdir()
-    write_trained_bpe(tmp_path / "other", [["only this"]], 280)
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
-    assert "made with tokenizer" in run("a.bin", "b.npy", "--tokenizer", "other", expect=4)
-
-
-def flip(path, place=-1):
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("source", "damage"),
+    ("arguments", "code", "parts"),
     [
-        ("a.bin", lambda folder: flip(folder / "a.bin")),
-        ("b.npy", lambda folder: flip(folder / "b.npy", -2)),
-        ("c", lambda folder: flip(folder / "c" / "dump-0.pkl", -3)),
-        ("c", lambda folder: write_json(folder / "c" / PROVENANCE, {"files": {}})),
-        ("b.npy", lambda folder: write_json(folder / "b.npy.json", {"tokens": 21})),
+        (["none.bin", "b.npy"], 2, ["none.bin", "no such file"]),
+        (["a.bin", "a.bin"], 2, ["a.bin", "is the input"]),
+        (["a.bin", "b.txt"], 2, ["b.txt", "X.bin", "X.npy"]),
+        (["a.bin", "b"], 2, ["b", "--seq_len"]),
+        (["a.bin", "b", "--seq_len", "0"], 2, ["--seq_len is 0", "at least 1"]),
+        (["a.bin", "b.npy", "--seq_len", "4"], 2, ["--seq_len", "dumps", "leave it out"]),
+        (["a.bin", "full", "--seq_len", "4"], 2, ["full", "thesis.txt", "another folder"]),
+        (["full", "b.bin"], 4, ["full", "dump-meta_data.json"]),
+        (["bare.npy", "b.bin"], 2, ["bare.npy", "--tokenizer"]),
     ],
 )
-def test_an_altered_input_is_refused_and_the_old_output_is_kept(tmp_path, run, tokenizer, source, damage):
+def test_mistakes_give_one_sentence_and_leave_no_file(folder_of_mistakes, refuse, arguments, code, parts):
+    before = files_below(folder_of_mistakes)
+
+    refuse(arguments, code, *parts)
+
+    assert files_below(folder_of_mistakes) == before
+
+
+@pytest.mark.parametrize(
+    ("ids", "token", "position"),
+    [
+        ([1, 2, 3, 300], 300, 3),  # in the second block
+        ([1, -1], -1, 1),
+        ([2**16 + 1], 65537, 0),  # would be 1 as uint16
+    ],
+)
+def test_an_id_outside_the_vocabulary_is_refused(tmp_path, refuse, tokenizer, monkeypatch, ids, token, position):
+    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 2)
+    np.save(tmp_path / "c.npy", ids)
+
+    arguments = ["c.npy", "c.bin", "--tokenizer", tokenizer.folder]
+
+    refuse(arguments, 4, "c.npy", f"token {token} at position {position}", f"vocabulary of {VOCAB_SIZE}")
+
+
+def test_another_tokenizer_than_the_recorded_one_is_refused(tmp_path, refuse, tokenizer):
+    (tmp_path / "other").mkdir()
+    write_trained_bpe(tmp_path / "other", [["only this"]], 280)
+    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+
+    refuse(["a.bin", "b.npy", "--tokenizer", "other"], 4, "a.bin", tokenizer.sha256[:12], "leave it out")
+
+
+@pytest.fixture
+def converted(tmp_path, run, tokenizer):
+    """A folder with an input and an output of each kind."""
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     run("a.bin", "b.npy")
     run("a.bin", "c", "--seq_len", 7)
     run("a.bin", "out.npy")
     run("a.bin", "out", "--seq_len", 5)
-    before = {name: contents(tmp_path / name) for name in ("out.npy", "out.npy.json", "out")}
-    damage(tmp_path)
-    run(source, "out.npy", expect=4)
-    run(source, "out", "--seq_len", 6, expect=4)
-    assert {name: contents(tmp_path / name) for name in before} == before
-    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+    return tmp_path
+
+
+def flip_at(place):
+    """Return the damage that flips a bit of one byte."""
+
+    def damage(path):
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        path.write_bytes(content)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("source", "damaged", "damage"),
+    [
+        ("a.bin", "a.bin", flip_at(-2)),
+        ("b.npy", "b.npy", flip_at(-2)),
+        ("b.npy", "b.npy.json", replaced_by(b'{"tokens": 21}')),
+        ("c", "c/dump-0.pkl", flip_at(-3)),
+        ("c", f"c/{PROVENANCE}", replaced_by(b'{"files": {}}')),
+    ],
+)
+def test_an_altered_input_is_refused_and_the_old_output_is_kept(converted, refuse, source, damaged, damage):
+    damage(converted / damaged)
+    before = files_below(converted)
+
+    refuse([source, "out.npy"], 4)
+    refuse([source, "out", "--seq_len", 6], 4)
+
+    assert files_below(converted) == before

@@ -1,4 +1,4 @@
-"""Datasets give every window and sample once, shifted and masked, and never execute a file."""
+"""Datasets give every window and sample once, shifted and masked."""
 
 import json
 import os
@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from extras.formats.datasets import IGNORED, NpyTokensDataset, PickledTrainerDataset
+from extras.formats.datasets import DEEPSEEK_PAD_TOKEN, IGNORED, NpyTokensDataset, PickledTrainerDataset
 from extras.formats.dumps import META, replace_dumps, write_dumps
-from extras.formats.npy import open_npy, write_npy
-from lm.core.errors import IntegrityError
+from extras.formats.npy import npy_sidecar_path, open_npy, write_npy
+from lm.core.errors import DataError, IntegrityError, ParamsError
 from support.dump_cases import T, write_foreign
 
-INTEGERS = ["uint8", "int16", ">u2", "int32", "uint64"]
+PAD = 9
 
 
 def save(path, ids):
@@ -23,130 +23,310 @@ def save(path, ids):
     return path
 
 
-def write_own(folder, ids, max_dump_size=2):
-    """Write ids as dumps; return what the writer says of their origin."""
-    chunks = np.array_split(np.array(ids, np.uint16), 3)
-    with replace_dumps(folder) as temporary:
-        return write_dumps(temporary, chunks, "uint16", dict, seq_len=T, max_dump_size=max_dump_size, pad_token=9)
+def inputs_of(dataset):
+    return [x.tolist() for x, _ in dataset]
 
 
-def items(dataset):
-    """Return the dataset as a list of (x, y) lists."""
-    return [(x.tolist(), y.tolist()) for x, y in dataset]
+def targets_of(dataset):
+    return [y.tolist() for _, y in dataset]
 
 
-def sidecar(ids):
-    return {"tokens": len(ids), "dtype": "uint16", "tokenizer": {"vocab_size": 1000, "eot_id": 999}}
+def labels_of(dataset):
+    return [sample["labels"].tolist() for sample in dataset]
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+# Windows of a .npy
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", ">u2", "int32", "uint64"])
 @pytest.mark.parametrize("shape", [(20,), (4, 5)])
 def test_targets_are_the_inputs_one_token_later_in_any_integer_dtype(tmp_path, dtype, shape):
-    path = save(tmp_path / "a.npy", np.arange(20).astype(dtype).reshape(shape))
+    ids = np.arange(20).astype(dtype).reshape(shape)
+    path = save(tmp_path / "a.npy", ids)
+
     x, y = NpyTokensDataset(path, T)[0]
+
     assert x.dtype == y.dtype == torch.int64
-    assert (x.tolist(), y.tolist()) == ([0, 1, 2, 3], [1, 2, 3, 4])
+    assert x.tolist() == [0, 1, 2, 3]
+    assert y.tolist() == [1, 2, 3, 4]
 
 
 def test_sequential_windows_follow_each_other_and_end_with_the_last_whole_one(tmp_path):
-    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(13)), T)
-    assert [x for x, _ in items(dataset)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert dataset[-1][1].tolist() == [9, 10, 11, 12]
+    path = save(tmp_path / "a.npy", np.arange(13))
+
+    dataset = NpyTokensDataset(path, T)
+
+    assert inputs_of(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    last_targets = dataset[-1][1]
+    assert last_targets.tolist() == [9, 10, 11, 12]
     with pytest.raises(IndexError):
         dataset[3]
 
 
-def test_random_windows_come_once_each_and_then_in_another_order(tmp_path):
-    path = save(tmp_path / "a.npy", np.arange(40))
-    num_windows = 40 - T
-    starts = [x[0] for x, _ in items(NpyTokensDataset(path, T, seed=3, length=3 * num_windows))]
-    epochs = [starts[i * num_windows : (i + 1) * num_windows] for i in range(3)]
-    assert all(sorted(epoch) == list(range(num_windows)) for epoch in epochs)
-    assert epochs[0] != epochs[1] != epochs[2] and epochs[0] != sorted(epochs[0])
-    other = [x[0] for x, _ in items(NpyTokensDataset(path, T, seed=4, length=num_windows))]
-    assert other != epochs[0]
-    strided = NpyTokensDataset(path, T, seed=3, stride=T, length=9)
-    assert sorted(x[0] for x, _ in items(strided)) == list(range(0, 36, T))
+def starts_of(dataset):
+    """Return the first id of each window, which is its position where the ids count from 0."""
+    return [window[0] for window in inputs_of(dataset)]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_the_same_data_for_any_number_of_workers(tmp_path, method):
-    dataset = NpyTokensDataset(save(tmp_path / "a.npy", np.arange(3000, dtype=np.uint16)), T, seed=7, length=64)
-    wanted = [torch.stack([pair[side] for pair in dataset]).tolist() for side in (0, 1)]
-    for num_workers in [0, 2] if method == "fork" else [1]:
-        workers = {"persistent_workers": True, "prefetch_factor": 2, "multiprocessing_context": method}
-        loader = DataLoader(dataset, 8, num_workers=num_workers, pin_memory=torch.cuda.is_available(),
-                            **workers if num_workers else {})  # fmt: skip
-        for _ in range(2):
-            batches = list(loader)
-            assert [torch.cat([batch[side] for batch in batches]).tolist() for side in (0, 1)] == wanted
+NUM_WINDOWS = 36
+
+
+@pytest.fixture
+def forty_tokens(tmp_path):
+    """A file of the ids 0 to 39, of NUM_WINDOWS windows."""
+    return save(tmp_path / "a.npy", np.arange(NUM_WINDOWS + T))
+
+
+def test_random_windows_come_once_each_and_then_in_another_order(forty_tokens):
+    dataset = NpyTokensDataset(forty_tokens, T, seed=3, length=3 * NUM_WINDOWS)
+
+    starts = starts_of(dataset)
+
+    epochs = [starts[i : i + NUM_WINDOWS] for i in range(0, len(starts), NUM_WINDOWS)]
+    in_order = list(range(NUM_WINDOWS))
+    for epoch in epochs:
+        assert sorted(epoch) == in_order
+    assert epochs[0] != in_order
+    assert epochs[0] != epochs[1]
+    assert epochs[1] != epochs[2]
+
+
+def test_another_seed_gives_another_order(forty_tokens):
+    one = NpyTokensDataset(forty_tokens, T, seed=3, length=NUM_WINDOWS)
+    other = NpyTokensDataset(forty_tokens, T, seed=4, length=NUM_WINDOWS)
+
+    assert starts_of(one) != starts_of(other)
+
+
+def test_random_windows_of_a_stride_come_once_each(forty_tokens):
+    dataset = NpyTokensDataset(forty_tokens, T, seed=3, stride=T, length=2 * 9)
+
+    starts = starts_of(dataset)
+
+    first, second = starts[:9], starts[9:]
+    assert sorted(first) == sorted(second) == list(range(0, NUM_WINDOWS, T))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"seq_len": 0}, "seq_len is 0"),
+        ({"seq_len": T, "stride": 0}, "stride is 0"),
+        ({"seq_len": T, "length": 5}, "length is 5 without a seed"),
+    ],
+)
+def test_wrong_arguments_are_named(forty_tokens, arguments, problem):
+    with pytest.raises(ParamsError, match=problem):
+        NpyTokensDataset(forty_tokens, **arguments)
+
+
+def test_a_file_shorter_than_a_window_is_refused(forty_tokens):
+    with pytest.raises(DataError, match=r"40 tokens .* needs 41"):
+        NpyTokensDataset(forty_tokens, 40)
+
+
+@pytest.fixture
+def random_windows(tmp_path):
+    """Return 64 random windows of a file of 3,000 tokens."""
+    ids = np.arange(3000, dtype=np.uint16)
+    path = save(tmp_path / "a.npy", ids)
+    return NpyTokensDataset(path, T, seed=7, length=64)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_any_number_of_workers_gives_the_same_data(random_windows, num_workers):
+    loader = DataLoader(
+        random_windows,
+        batch_size=8,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+
+    for _ in range(2):
+        batches = list(loader)
+
+        x = torch.cat([x for x, _ in batches])
+        y = torch.cat([y for _, y in batches])
+        assert x.tolist() == inputs_of(random_windows)
+        assert y.tolist() == targets_of(random_windows)
+
+
+def test_a_dataset_is_sent_to_a_worker_without_its_tokens(random_windows):
+    sent = pickle.dumps(random_windows)
+
+    received = pickle.loads(sent)
+
+    assert len(sent) < 1000
+    assert inputs_of(received) == inputs_of(random_windows)
+
+
+def write_padded(path, num_tokens):
+    """Write the ids 1 to num_tokens in rows of five, the last one padded; return the padding in tokens."""
+    ids = np.arange(1, num_tokens + 1, dtype=np.uint16)
+    meta = {
+        "tokens": num_tokens,
+        "dtype": "uint16",
+        "tokenizer": {"vocab_size": 1000, "eot_id": 999},
+    }
+    return write_npy(path, [ids], meta, row_length=5)
 
 
 def test_padding_after_the_last_token_is_ignored(tmp_path):
-    ids = np.arange(1, 13, dtype=np.uint16)
     path = tmp_path / "a.npy"
-    assert write_npy(path, [ids], sidecar(ids), 5) == 3
-    assert open_npy(path)[-1].tolist() == [11, 12, 999, 999, 999]
+
+    padding = write_padded(path, 12)
     dataset = NpyTokensDataset(path, T)
-    assert len(dataset) == 3
-    assert items(dataset)[1:] == [([6, 7, 8, 9], [7, 8, 9, 10]), ([11, 12, 999, 999], [12] + [IGNORED] * 3)]
-    # A window without a target does not count: the last row has only the 11th token.
-    write_npy(path, [ids[:11]], sidecar(ids[:11]), 5)
-    assert len(NpyTokensDataset(path, T)) == 2
-    assert len(NpyTokensDataset(path, 2, stride=1)) == 2 * 3
-    write_npy(path, [ids[:12]], sidecar(ids[:12]), 5)
-    assert len(NpyTokensDataset(path, 2, stride=1)) == 2 * 3 + 1
-    path.with_name("a.npy.json").write_text(json.dumps({"tokens": 10}))
-    with pytest.raises(IntegrityError, match=r"shape \(3, 5\), a\.npy\.json says 10 tokens"):
+
+    assert padding == 3
+    assert open_npy(path)[-1].tolist() == [11, 12, 999, 999, 999]
+    assert inputs_of(dataset) == [[1, 2, 3, 4], [6, 7, 8, 9], [11, 12, 999, 999]]
+    assert targets_of(dataset) == [[2, 3, 4, 5], [7, 8, 9, 10], [12, IGNORED, IGNORED, IGNORED]]
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "seq_len", "stride", "num_windows"),
+    [
+        (12, 4, None, 3),
+        (11, 4, None, 2),  # the last row has one token, which has no target
+        (12, 2, 1, 3 + 3 + 1),
+        (11, 2, 1, 3 + 3),
+    ],
+)
+def test_a_window_without_a_target_does_not_count(tmp_path, num_tokens, seq_len, stride, num_windows):
+    path = tmp_path / "a.npy"
+    write_padded(path, num_tokens)
+
+    dataset = NpyTokensDataset(path, seq_len, stride=stride)
+
+    assert len(dataset) == num_windows
+
+
+def test_a_sidecar_of_another_number_of_tokens_is_refused(tmp_path):
+    path = tmp_path / "a.npy"
+    write_padded(path, 12)
+
+    npy_sidecar_path(path).write_text(json.dumps({"tokens": 10}))
+
+    with pytest.raises(IntegrityError, match=r"a\.npy.*\(3, 5\).* 10 tokens"):
         NpyTokensDataset(path, T)
 
 
-def original_reader(folder):
-    """Read as the format's first reader does, apart from the order: any .json is the meta file, pickle.load."""
+# Samples of dumps
+
+
+def write_own(folder, ids, max_dump_size=2):
+    """Write ids in samples of T, as tokenize_data does; return the provenance."""
+    chunks = np.array_split(np.array(ids, np.uint16), 3)
+    with replace_dumps(folder) as temporary:
+        return write_dumps(
+            temporary,
+            chunks,
+            "uint16",
+            dict,
+            seq_len=T,
+            max_dump_size=max_dump_size,
+            pad_token=PAD,
+        )
+
+
+def read_as_the_original(folder):
+    """Return the samples as the format's first reader does: any .json is the meta file, pickle.load."""
     (meta_name,) = [name for name in os.listdir(folder) if name.endswith(".json")]
     meta = json.loads((folder / meta_name).read_text())
-    names = [name for name in os.listdir(folder) if name.endswith("pkl")]
-    dumps = {name: pickle.loads((folder / name).read_bytes()) for name in names}
-    assert {name: len(samples) for name, samples in dumps.items()} == {n: e["num_samples"] for n, e in meta.items()}
-    return [sample for i in range(len(dumps)) for sample in dumps[f"dump-{i}.pkl"]]
+    samples = []
+    for number in range(len(meta)):
+        name = f"dump-{number}.pkl"
+        dump = pickle.loads((folder / name).read_bytes())
+        assert len(dump) == meta[name]["num_samples"]
+        samples += dump
+    return samples
 
 
 def test_samples_come_in_the_numeric_order_of_the_dumps(tmp_path):
-    dataset = PickledTrainerDataset([write_foreign(tmp_path / "a", *([[i] * T] for i in range(12)))])
-    assert [sample["input_ids"][0].item() for sample in dataset] == list(range(12))
-    both = PickledTrainerDataset([tmp_path / "a", write_foreign(tmp_path / "b", [[7] * T])])
-    assert len(both) == 13 and both[12]["labels"].tolist() == both[-1]["labels"].tolist() == [7] * T
-    assert repr(dataset) == "PickledTrainerDataset(12 samples of 4, 48 tokens)"
+    dumps = [[[number] * T] for number in range(12)]
+    folder = write_foreign(tmp_path / "a", *dumps)
+
+    dataset = PickledTrainerDataset(folder)
+
+    assert labels_of(dataset) == [[number] * T for number in range(12)]
 
 
-def test_padding_of_foreign_dumps_is_the_run_at_a_samples_end(tmp_path):
-    folder = write_foreign(tmp_path / "a", [[9, 9, 1, 2], [1, 9, 2, 9], [9, 9, 9, 9], [3, 4, 9, 9]])
-    samples = list(PickledTrainerDataset(folder, pad_token=9))
-    assert [sample["labels"].tolist() for sample in samples] == [
-        [9, 9, 1, 2],
-        [1, 9, 2, IGNORED],
-        [3, 4, IGNORED, IGNORED],  # the sample that is nothing but padding is left out
+def test_several_folders_follow_each_other(tmp_path):
+    first = write_foreign(tmp_path / "b", [[7] * T], [[8] * T])
+    second = write_foreign(tmp_path / "a", [[5] * T])
+
+    dataset = PickledTrainerDataset([first, second])
+
+    assert labels_of(dataset) == [[7] * T, [8] * T, [5] * T]
+    assert dataset[-1]["labels"].tolist() == [5] * T
+
+
+def test_padding_of_foreign_dumps_is_the_run_at_the_end_of_a_sample(tmp_path):
+    samples = [
+        [PAD, PAD, 1, 2],
+        [1, PAD, 2, PAD],
+        [PAD, PAD, PAD, PAD],  # nothing but padding: left out
+        [3, 4, PAD, PAD],
     ]
-    assert samples[2]["input_ids"].tolist() == [3, 4, 9, 9]
-    assert samples[2]["attention_mask"].tolist() == [1, 1, 0, 0]
-    default = PickledTrainerDataset(write_foreign(tmp_path / "b", [[1, 2, 32014, 32014], [1, 2, 9, 9]]))
-    assert [sample["labels"].tolist() for sample in default] == [[1, 2, IGNORED, IGNORED], [1, 2, 9, 9]]
+    folder = write_foreign(tmp_path / "a", samples)
+
+    dataset = PickledTrainerDataset(folder, pad_token=PAD)
+
+    assert labels_of(dataset) == [
+        [PAD, PAD, 1, 2],
+        [1, PAD, 2, IGNORED],
+        [3, 4, IGNORED, IGNORED],
+    ]
+    last = dataset[-1]
+    assert last["input_ids"].tolist() == [3, 4, PAD, PAD]
+    assert last["attention_mask"].tolist() == [1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("num_tokens", (2, 5, 8, 9, 22))
-def test_written_dumps_are_read_here_and_by_the_original_reader(tmp_path, num_tokens):
-    ids = [9 if i % 3 == 2 else i for i in range(num_tokens)]  # the padding id is a token too
+def test_the_padding_of_the_original_script_is_the_default(tmp_path):
+    pad = DEEPSEEK_PAD_TOKEN
+    folder = write_foreign(tmp_path / "a", [[1, 2, pad, pad], [1, 2, PAD, PAD]])
+
+    dataset = PickledTrainerDataset(folder)
+
+    assert pad == 32014
+    assert labels_of(dataset) == [[1, 2, IGNORED, IGNORED], [1, 2, PAD, PAD]]
+
+
+@pytest.mark.parametrize("num_tokens", [2, 5, 8, 9, 22])
+def test_written_dumps_have_every_token_once(tmp_path, num_tokens):
+    ids = [PAD if i % 3 == 2 else i for i in range(num_tokens)]  # the padding id is a token too
+    write_own(tmp_path / "a", ids)
+
+    dataset = PickledTrainerDataset(tmp_path / "a", pad_token=PAD)
+
+    labels = np.concatenate(labels_of(dataset))
+    has_lonely_end = num_tokens % T == 1  # a last sample without a target is left out
+    expected = ids[:-1] if has_lonely_end else ids
+    assert labels[labels != IGNORED].tolist() == expected
+
+
+@pytest.mark.parametrize("num_tokens", [2, 5, 8, 9, 22])
+def test_the_original_reader_reads_written_dumps(tmp_path, num_tokens):
+    ids = list(range(100, 100 + num_tokens))
     provenance = write_own(tmp_path / "a", ids)
-    dataset = PickledTrainerDataset(tmp_path / "a", pad_token=9)  # ignored: the provenance records the padding
-    labels = [token for sample in dataset for token in sample["labels"].tolist() if token != IGNORED]
-    single = num_tokens % T == 1  # a last sample without a target
-    assert labels == (ids[:-1] if single else ids)
-    rows = original_reader(tmp_path / "a")
-    assert {len(row) for row in rows} == {T}
-    assert [token for row in rows for token in row] == ids + [9] * provenance["padding_tokens"]
+
+    samples = read_as_the_original(tmp_path / "a")
+
+    assert {len(sample) for sample in samples} == {T}
+    padding = [PAD] * provenance["padding_tokens"]
+    assert np.concatenate(samples).tolist() == ids + padding
+
+
+def test_a_dump_has_at_most_max_dump_size_samples(tmp_path):
+    provenance = write_own(tmp_path / "a", range(22), max_dump_size=2)
+
     meta = json.loads((tmp_path / "a" / META).read_text())
-    assert sum(entry["num_tokens"] for entry in meta.values()) == num_tokens == provenance["stream"]["tokens"]
-    assert all(entry["num_samples"] <= 2 for entry in meta.values())
+
+    assert [entry["num_samples"] for entry in meta.values()] == [2, 2, 2]
+    assert [entry["num_tokens"] for entry in meta.values()] == [8, 8, 6]
+    assert provenance["stream"]["tokens"] == 22
 
 
 def test_a_dump_with_another_id_is_refused(tmp_path):
@@ -154,28 +334,46 @@ def test_a_dump_with_another_id_is_refused(tmp_path):
     path = tmp_path / "a" / "dump-0.pkl"
     samples = pickle.loads(path.read_bytes())
     samples[0][1] = 5
+
     path.write_bytes(pickle.dumps(samples, protocol=2))
-    with pytest.raises(IntegrityError, match=r"dump-0\.pkl: its sha256 is not the one in dump-provenance\.yaml"):
+
+    with pytest.raises(IntegrityError, match=r"dump-0\.pkl.*sha256"):
         PickledTrainerDataset(tmp_path / "a")
 
 
 def test_the_trainer_learns_from_the_samples(tmp_path):
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Trainer, TrainingArguments, set_seed
 
-    write_own(tmp_path / "a", [1, 2, 3, 4, 5, 6, 7, 8] * 40 + [1, 2, 3], max_dump_size=30)
-    dataset = PickledTrainerDataset([tmp_path / "a"])
+    ids = [1, 2, 3, 4, 5, 6, 7, 8] * 40 + [1, 2, 3]
+    write_own(tmp_path / "a", ids, max_dump_size=30)
+    dataset = PickledTrainerDataset(tmp_path / "a")
     set_seed(0)
     config = Gemma3TextConfig(
-        vocab_size=10, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, sliding_window=8, max_position_embeddings=16,
-    )  # fmt: skip
+        vocab_size=10,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        sliding_window=8,
+        max_position_embeddings=16,
+    )
     arguments = TrainingArguments(
-        str(tmp_path / "out"), max_steps=20, per_device_train_batch_size=8, learning_rate=1e-2, logging_steps=1,
-        save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
+        str(tmp_path / "out"),
+        max_steps=20,
+        per_device_train_batch_size=8,
+        learning_rate=1e-2,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
     trainer = Trainer(Gemma3ForCausalLM(config), arguments, train_dataset=dataset, eval_dataset=dataset)
     before = trainer.evaluate()["eval_loss"]
+
     trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == 20 and before > 2
-    assert trainer.evaluate()["eval_loss"] < 0.7 * before
+
+    after = trainer.evaluate()["eval_loss"]
+    assert before > 2
+    assert after < 0.7 * before

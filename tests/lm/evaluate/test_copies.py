@@ -6,47 +6,82 @@ import numpy as np
 import pytest
 
 from lm.evaluate import copies
+from lm.evaluate.copies import Copy, find_copies, text_pieces
 
 
-def plain_copies(text: list[int], stream: list[int], n: int) -> list[tuple[int, int, list[int]]]:
-    """Compute the definition, one run of ids at a time: (begin, end, positions)."""
+def positions_of(run: list[int], stream: list[int]) -> list[int]:
+    starts = range(len(stream) - len(run) + 1)
+    return [start for start in starts if stream[start : start + len(run)] == run]
 
-    def positions_of(run: list[int]) -> list[int]:
-        return [i for i in range(len(stream) - len(run) + 1) if stream[i : i + len(run)] == run]
 
-    runs = []
+def plain_copies(text: list[int], stream: list[int], n: int) -> list[Copy]:
+    """Compute the definition, one run of ids at a time, with the first position of each."""
+    copies = []
     for begin in range(len(text)):
         for end in range(begin + n, len(text) + 1):
-            positions = positions_of(text[begin:end])
+            positions = positions_of(text[begin:end], stream)
             if positions:
-                runs.append((begin, end, positions))
+                copies.append(Copy(begin, end, len(positions), positions[:1]))
 
-    def is_in_a_longer_one(begin: int, end: int) -> bool:
-        return any(i <= begin and end <= j and (i, j) != (begin, end) for i, j, _ in runs)
+    def is_inside_another(copy: Copy) -> bool:
+        others = [other for other in copies if other != copy]
+        return any(other.begin <= copy.begin and copy.end <= other.end for other in others)
 
-    return [run for run in runs if not is_in_a_longer_one(run[0], run[1])]
+    return [copy for copy in copies if not is_inside_another(copy)]
+
+
+def random_text_and_stream(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return 40 and 150 ids below 5, with copies at the text's and the stream's end, one of them twice."""
+    rng = np.random.default_rng(seed)
+    text = rng.integers(0, 5, 40).astype(np.uint16)
+    stream = rng.integers(0, 5, 150).astype(np.uint16)
+    stream[20:30] = stream[60:70]
+    text[32:38] = stream[22:28]
+    text[10:30] = stream[-20:]
+    return text, stream
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
 @pytest.mark.parametrize("block_tokens", [7, 1 << 22])
 def test_copies_are_those_of_a_plain_search(monkeypatch, seed, block_tokens):
     monkeypatch.setattr(copies, "_BLOCK_TOKENS", block_tokens)
-    rng = np.random.default_rng(seed)
-    text, stream = (rng.integers(0, 5, size).astype(np.uint16) for size in (40, 150))
-    stream[20:30] = stream[60:70]
-    text[30:36] = stream[22:28]  # twice in the stream
-    text[10 : 10 + 4 * seed] = stream[-4 * seed :] if seed else text[10:10]
-    *found, short = copies.find_copies([text, text[:20], text[:3]], stream, 4, max_positions=1)
-    assert short == [] and max(copy.length for copy in found[0]) >= 4 * seed
-    for ids, its_copies in zip((text, text[:20]), found, strict=True):
-        expected = plain_copies(ids.tolist(), stream.tolist(), 4)
-        assert [(*copy,) for copy in its_copies] == [(i, j, len(at), at[:1]) for i, j, at in expected]
-    assert any(copy.count > 1 for copy in found[0])
+    text, stream = random_text_and_stream(seed)
+
+    (found,) = find_copies([text], stream, n=4, max_positions=1)
+
+    assert found == plain_copies(text.tolist(), stream.tolist(), n=4)
+    assert max(copy.length for copy in found) >= 20
+    assert max(copy.count for copy in found) > 1
+
+
+def test_several_texts_have_the_copies_of_each():
+    text, stream = random_text_and_stream(seed=0)
+    texts = [text, text[:20], text[:3]]
+
+    found = find_copies(texts, stream, n=4)
+
+    alone = [find_copies([text], stream, n=4)[0] for text in texts]
+    assert found == alone
+    assert found[2] == [], "shorter than n"
+
+
+# Letters of 1, 1, 2 and 3 bytes; a token is a byte.
+LETTERS = "ab\u00e9\u4e2d".encode()
+BYTE_TOKENIZER = SimpleNamespace(decode=lambda ids: bytes(LETTERS[i] for i in ids).decode(errors="replace"))
 
 
 def test_pieces_have_the_longest_copy_and_cut_no_character():
-    letters = "ab\u00e9\u4e2d".encode()  # 1, 1, 2 and 3 bytes; a token is a byte
-    tokenizer = SimpleNamespace(decode=lambda ids: bytes(letters[i] for i in ids).decode(errors="replace"))
-    found = [copies.Copy(0, 3, 1, [5]), copies.Copy(1, 5, 1, [9])]
-    assert copies.text_pieces(np.arange(7), found, tokenizer) == [("a", 3), ("b\u00e9", 4), ("\u4e2d", 0)]
-    assert copies.text_pieces(np.arange(0), [], tokenizer) == []
+    ids = np.arange(len(LETTERS))
+    copies_of_text = [Copy(0, 3, 1, [5]), Copy(1, 5, 1, [9])]
+
+    pieces = text_pieces(ids, copies_of_text, BYTE_TOKENIZER)
+
+    assert pieces == [
+        ("a", 3),
+        ("b\u00e9", 4),
+        ("\u4e2d", 0),
+    ]
+
+
+def test_a_text_without_tokens_has_no_pieces():
+    assert text_pieces(np.arange(0), [], BYTE_TOKENIZER) == []

@@ -15,234 +15,348 @@ from lm.exact import functions as exact
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from support.model_cases import SHAPE, assert_close, build
 
-CONFIG = ModelConfig(**SHAPE | {"max_seq_len": 128}, vocab_size=53)
+VOCAB_SIZE = 53
+MAX_SEQ_LEN = 128
+CONFIG = ModelConfig(**SHAPE | {"max_seq_len": MAX_SEQ_LEN}, vocab_size=VOCAB_SIZE)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+LOCAL_LAYERS = (0, 1, 3)
+GLOBAL_LAYER = 2
 
 
 @pytest.fixture(scope="module")
 def model() -> Gemma3Model:
-    return build(53, max_seq_len=128)
+    return build(VOCAB_SIZE, max_seq_len=MAX_SEQ_LEN)
 
 
-def sample(model, new_tokens: int, seed: int = 0, prompt=PROMPT, **settings) -> list[int]:
-    return list(generate(model, prompt, new_tokens, generator=torch.Generator().manual_seed(seed), **settings))
+def exact_model() -> Gemma3Model:
+    return build(VOCAB_SIZE, numerics="exact", max_seq_len=MAX_SEQ_LEN)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def sample(model, num_tokens: int, seed: int = 0, prompt=PROMPT, **settings) -> list[int]:
+    return list(generate(model, prompt, num_tokens, generator=seeded(seed), **settings))
 
 
 def draw_one(sampling: Sampling, logits: torch.Tensor, generator: torch.Generator, numerics="fast") -> int:
-    return int(sampling.draw(logits, sampling.points(1, generator), numerics))
+    points = sampling.points(1, generator)
+    return int(sampling.draw(logits, points, numerics))
 
 
-@pytest.mark.parametrize("window", [1, 8, 200])
-@pytest.mark.parametrize("pieces", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
-def test_the_cache_changes_no_bit_of_exact_logits(window, pieces):
-    """A sliding layer keeps its window, less one for the next token."""
-    model = build(53, numerics="exact", sliding_window=window, max_seq_len=128)
-    ids = torch.randint(53, (2, 70), generator=torch.Generator().manual_seed(0))
-    cache = KVCache()
+# The cache
+
+
+def random_ids() -> torch.Tensor:
+    return torch.randint(VOCAB_SIZE, (2, 70), generator=seeded(0))
+
+
+def logits_piece_by_piece(model, ids: torch.Tensor, sizes: list[int], cache: KVCache) -> torch.Tensor:
+    pieces = ids.split(sizes, dim=1)
+    logits = [model(piece, cache) for piece in pieces]
+    return torch.cat(logits, dim=1)
+
+
+windows = pytest.mark.parametrize("window", [1, 8, 200])
+sizes_of_pieces = pytest.mark.parametrize("sizes", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
+
+
+@windows
+@sizes_of_pieces
+def test_the_cache_changes_no_bit_of_exact_logits(window, sizes):
+    model = build(VOCAB_SIZE, numerics="exact", sliding_window=window, max_seq_len=MAX_SEQ_LEN)
+    ids = random_ids()
+
     with torch.inference_mode():
-        logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
+        logits = logits_piece_by_piece(model, ids, sizes, KVCache())
+
         assert torch.equal(logits, model(ids))
-    kept = [cache.kept(layer) for layer in range(CONFIG.n_layer)]
-    assert kept == [min(window - 1, 70) if layer != 2 else 70 for layer in range(4)]
 
 
-@pytest.mark.parametrize("window", [1, 8, 200])
-@pytest.mark.parametrize("pieces", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
-def test_the_cache_changes_fast_logits_by_rounding_alone(window, pieces):
+@windows
+@sizes_of_pieces
+def test_the_cache_changes_fast_logits_by_rounding_alone(window, sizes):
     """A piece of several tokens sees what came before it, and of itself only what is not later."""
-    model = build(53, sliding_window=window, max_seq_len=128)
-    ids = torch.randint(53, (2, 70), generator=torch.Generator().manual_seed(0))
-    cache = KVCache()
+    model = build(VOCAB_SIZE, sliding_window=window, max_seq_len=MAX_SEQ_LEN)
+    ids = random_ids()
+
     with torch.inference_mode():
-        logits = torch.cat([model(piece, cache) for piece in ids.split(pieces, dim=1)], dim=1)
-        wanted = model(ids)
-    assert_close(logits, wanted)
+        logits = logits_piece_by_piece(model, ids, sizes, KVCache())
+
+        assert_close(logits, model(ids))
+
+
+@windows
+def test_a_sliding_layer_keeps_its_window_less_one_for_the_next_token(window):
+    model = build(VOCAB_SIZE, sliding_window=window, max_seq_len=MAX_SEQ_LEN)
+    cache = KVCache()
+
+    with torch.inference_mode():
+        model(random_ids(), cache)
+
+    for layer in LOCAL_LAYERS:
+        assert cache.kept(layer) == min(window - 1, 70)
+    assert cache.kept(GLOBAL_LAYER) == 70
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 1000])
 def test_a_layer_sees_its_window_and_moves_the_past_seldom(window):
     keys = torch.arange(300.0).view(1, 1, 300, 1)
     cache = KVCache()
-    places = set()
+    memory_of_keys = set()
+    ends = [0, 7, *range(8, 301)]  # seven tokens at once, then one at a time
 
-    for end, size in zip([7, *range(8, 301)], [7, *[1] * 293], strict=True):
-        new = keys[:, :, end - size : end]
+    for begin, end in itertools.pairwise(ends):
+        new = keys[:, :, begin:end]
         seen, values = cache.extend(0, new, -new, window)
-        first = max(0, end - size - (window - 1))
-        assert seen.flatten().tolist() == list(range(first, end))
+
+        first_seen = max(0, begin - (window - 1))
+        assert seen.flatten().tolist() == list(range(first_seen, end))
         assert torch.equal(values, -seen)
-        places.add(seen.untyped_storage().data_ptr())
+        memory_of_keys.add(seen.untyped_storage().data_ptr())
 
     assert cache.num_tokens == 300
-    assert len(places) < 10
+    assert len(memory_of_keys) < 10
+
+
+@pytest.mark.parametrize(
+    ("window", "temperature"),
+    [
+        (8, 0.0),
+        (8, 1.0),
+        (200, 1.0),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_cache_changes_no_id(model, window, temperature, seed):
+    """Generate more than two windows of tokens."""
+    windowed = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window))
+    windowed.load_state_dict(model.state_dict())
+
+    with_cache = sample(windowed, 30, seed, temperature=temperature)
+    without = sample(windowed, 30, seed, temperature=temperature, use_cache=False)
+
+    assert with_cache == without
+    assert len(with_cache) == 30
+    if temperature > 0:
+        assert len(set(with_cache)) > 5
+
+
+# Documents in a text
+
+DOCUMENT_START = 9
 
 
 @pytest.fixture
 def within(model):
-    """Return the model such that it keeps to its document, which begins with id 9."""
+    """Return the model such that it keeps to its document."""
     other = Gemma3Model(CONFIG)
     other.load_state_dict(model.state_dict())
-    other.document_start_id = 9
+    other.document_start_id = DOCUMENT_START
     return other
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
+cached_or_not = pytest.mark.parametrize("use_cache", [True, False])
+
+
+@cached_or_not
 def test_only_the_last_document_of_a_prompt_counts(model, within, use_cache):
-    settings = {"temperature": 1.0, "use_cache": use_cache, "eot_id": 9}
-    last = PROMPT[PROMPT.index(9) :]
-    assert sample(within, 30, **settings) == sample(model, 30, prompt=last, **settings)
-    assert sample(within, 30, **settings) != sample(model, 30, **settings)
-    assert sample(within, 30, prompt=last[1:], **settings) == sample(model, 30, prompt=last[1:], **settings)
+    last_document = PROMPT[PROMPT.index(DOCUMENT_START) :]
+    settings = {"temperature": 1.0, "use_cache": use_cache, "eot_id": DOCUMENT_START}
+
+    ids = sample(within, 30, **settings)
+
+    assert ids == sample(model, 30, prompt=last_document, **settings)
+    assert ids != sample(model, 30, **settings)
 
 
-def test_a_text_ends_with_its_end_of_text(model):
-    ids = sample(model, 60, temperature=2.0)
-    for eot_id in {ids[0], ids[7], ids[59]}:
-        assert sample(model, 60, temperature=2.0, eot_id=eot_id) == ids[: ids.index(eot_id) + 1]
+@cached_or_not
+def test_a_prompt_without_a_document_start_counts_whole(model, within, use_cache):
+    prompt = [2, 6, 5, 3, 5]
+    settings = {"temperature": 1.0, "use_cache": use_cache}
+
+    ids = sample(within, 30, prompt=prompt, eot_id=DOCUMENT_START, **settings)
+
+    assert ids == sample(model, 30, prompt=prompt, eot_id=DOCUMENT_START, **settings)
 
 
-def test_prompt_and_text_fill_the_model(model):
-    assert len(sample(model, 128 - len(PROMPT), temperature=0.0)) == 128 - len(PROMPT)
-    with pytest.raises(ValueError, match=r"prompt plus max_new_tokens is 129; it must be at most max_seq_len \(128\)"):
-        sample(model, 129 - len(PROMPT))
-
-
-@pytest.mark.parametrize("use_cache", [True, False])
+@cached_or_not
 def test_a_drawn_document_end_begins_a_new_document(within, use_cache):
+    """Each id is drawn from the logits of the whole text, masked."""
     within.document_start_id = 40
+
     stream = sample(within, 80, seed=2, temperature=3.0, use_cache=use_cache)
+
     assert 40 in stream[:-1]
-    generator = torch.Generator().manual_seed(2)
-    for number, drawn in enumerate(stream):  # each id is drawn from the logits of the whole text, masked
-        logits = within(torch.tensor([PROMPT + stream[:number]]))[0, -1]
+    generator = seeded(2)
+    for number, drawn in enumerate(stream):
+        text = PROMPT + stream[:number]
+        logits = within(torch.tensor([text]))[0, -1]
         assert draw_one(Sampling(3.0), logits, generator) == drawn
 
 
-def test_a_second_document_in_a_cache_is_refused(within):
+def test_a_document_that_begins_in_a_used_cache_is_refused(within):
     cache = KVCache()
-    within.hidden(torch.tensor([[9, 1, 2]]), cache)
+    within.hidden(torch.tensor([[DOCUMENT_START, 1, 2]]), cache)
     within.hidden(torch.tensor([[3]]), cache)
-    with pytest.raises(
-        ValueError, match="the cache holds the end of a document; each document must have a cache of its own"
-    ):
-        within.hidden(torch.tensor([[9]]), cache)
+
     with pytest.raises(ValueError, match="a cache of its own"):
-        within.hidden(torch.tensor([[9, 1, 9]]), KVCache())
+        within.hidden(torch.tensor([[DOCUMENT_START]]), cache)
 
 
-@pytest.mark.parametrize(("window", "temperature"), [(8, 0.0), (8, 1.0), (200, 1.0)])
-def test_the_cache_changes_no_id(model, window, temperature):
-    """Generate more than two windows of tokens."""
-    other = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window))
-    other.load_state_dict(model.state_dict())
-    for seed in range(2):
-        ids = sample(other, 30, seed, temperature=temperature)
-        assert ids == sample(other, 30, seed, temperature=temperature, use_cache=False)
-        assert len(ids) == 30
-        assert temperature == 0 or len(set(ids)) > 5
+def test_two_documents_in_one_cache_are_refused(within):
+    two_documents = torch.tensor([[DOCUMENT_START, 1, DOCUMENT_START]])
+
+    with pytest.raises(ValueError, match="a cache of its own"):
+        within.hidden(two_documents, KVCache())
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
+# The end of a text
+
+
+@pytest.mark.parametrize("place", [0, 7, 59])
+def test_a_text_ends_with_its_end_of_text(model, place):
+    ids = sample(model, 60, temperature=2.0)
+    eot_id = ids[place]
+
+    ended = sample(model, 60, temperature=2.0, eot_id=eot_id)
+
+    assert ended == ids[: ids.index(eot_id) + 1]
+
+
+def test_prompt_and_text_fill_the_model(model):
+    num_tokens = MAX_SEQ_LEN - len(PROMPT)
+
+    ids = sample(model, num_tokens, temperature=0.0)
+
+    assert len(ids) == num_tokens
+
+
+def test_a_text_longer_than_the_model_is_refused(model):
+    with pytest.raises(ValueError, match=r"129; it must be at most max_seq_len \(128\)"):
+        sample(model, MAX_SEQ_LEN + 1 - len(PROMPT))
+
+
+# How ids are read, and how weights are packed
+
+
+@cached_or_not
 @pytest.mark.parametrize("temperature", [0.0, 2.0])
 def test_how_many_ids_are_read_at_a_time_changes_none(model, monkeypatch, temperature, use_cache):
     """A GPU draws several before Python reads them."""
     settings = {"temperature": temperature, "use_cache": use_cache}
     one_by_one = sample(model, 40, **settings)
-    until_end = sample(model, 40, eot_id=one_by_one[17], **settings)
+    eot_id = one_by_one[17]
+    until_end = sample(model, 40, eot_id=eot_id, **settings)
+
     monkeypatch.setattr(generation, "ids_per_read", lambda model: 16)
 
     assert sample(model, 40, **settings) == one_by_one
-    assert sample(model, 40, eot_id=one_by_one[17], **settings) == until_end
+    assert sample(model, 40, eot_id=eot_id, **settings) == until_end
 
 
 @pytest.mark.parametrize(
     ("device", "numerics", "document_start_id", "expected"),
-    [("cuda", "fast", None, 16), ("cuda", "fast", 9, 1), ("cuda", "exact", None, 1), ("cpu", "fast", None, 1)],
+    [
+        ("cuda", "fast", None, 16),
+        ("cuda", "fast", 9, 1),
+        ("cuda", "exact", None, 1),
+        ("cpu", "fast", None, 1),
+    ],
 )
 def test_several_ids_are_drawn_at_a_time_where_nothing_waits_for_them(device, numerics, document_start_id, expected):
-    model = SimpleNamespace(device=torch.device(device), numerics=numerics, document_start_id=document_start_id)
+    model = SimpleNamespace(
+        device=torch.device(device),
+        numerics=numerics,
+        document_start_id=document_start_id,
+    )
+
     assert ids_per_read(model) == expected
 
 
 def test_the_weights_are_packed_once_for_a_text(monkeypatch):
-    model = build(53, numerics="exact", max_seq_len=128)
-    ids = sample(model, 3)
+    model = exact_model()
+    packed = []
     pack = cpu.pack
-    packs = []
-    monkeypatch.setattr(cpu, "pack", lambda matrix: packs.append(matrix) or pack(matrix))
 
-    assert sample(model, 3) == ids
-    num_packs = len(packs)
+    def counting_pack(matrix):
+        packed.append(matrix)
+        return pack(matrix)
+
+    monkeypatch.setattr(cpu, "pack", counting_pack)
+
+    sample(model, 3)
+    num_packed_for_three = len(packed)
+    packed.clear()
     sample(model, 30)
-    assert len(packs) == 2 * num_packs
+
+    assert len(packed) == num_packed_for_three > 0
 
 
 def test_packed_weights_that_change_are_packed_again():
-    model = build(53, numerics="exact", max_seq_len=128)
+    model = exact_model()
     h = torch.ones(1, model.config.d_model)
+
     with torch.no_grad(), exact.keep_packed([model.embed_tokens.weight]):
         before = model.head(h)
-
         model.embed_tokens.weight.neg_()
+        after = model.head(h)
 
-        assert torch.equal(model.head(h), -before)
+    assert torch.equal(after, -before)
 
 
 def test_two_texts_of_a_model_may_be_generated_at_once():
-    model = build(53, numerics="exact", max_seq_len=128)
-    alone = [sample(model, 8, seed) for seed in (0, 1)]
-    generators = [torch.Generator().manual_seed(seed) for seed in (0, 1)]
-    shorter, longer = (
-        generate(model, PROMPT, count, generator=each) for count, each in zip((6, 8), generators, strict=True)
-    )
+    model = exact_model()
+    first_alone = sample(model, 6, seed=0)
+    second_alone = sample(model, 8, seed=1)
 
-    pairs = list(itertools.zip_longest(shorter, longer))
+    first = generate(model, PROMPT, 6, generator=seeded(0))
+    second = generate(model, PROMPT, 8, generator=seeded(1))
+    pairs = list(itertools.zip_longest(first, second))
 
-    assert [one for one, _ in pairs] == [*alone[0][:6], None, None]
-    assert [other for _, other in pairs] == alone[1]
+    assert [one for one, _ in pairs] == [*first_alone, None, None]
+    assert [other for _, other in pairs] == second_alone
+
+
+# Filters and draws
 
 
 def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
     """Return the ids that the filters keep of a list without ties, by their definitions."""
-    kept = sorted(range(len(logits)), key=lambda i: -logits[i])[:top_k]
+    kept = sorted(range(len(logits)), key=lambda i: -logits[i])
+    kept = kept[:top_k]
     if top_p is not None:
         total = sum(math.exp(logits[i]) for i in kept)
         cumulative = itertools.accumulate(math.exp(logits[i]) / total for i in kept)
-        kept = kept[: next((n for n, p in enumerate(cumulative, 1) if p >= top_p), len(kept))]
+        num_below = sum(probability < top_p for probability in cumulative)
+        kept = kept[: num_below + 1]
     if min_p is not None:
-        kept = [i for i in kept if math.exp(logits[i]) >= min_p * math.exp(max(logits))]
+        least = min_p * math.exp(max(logits))
+        kept = [i for i in kept if math.exp(logits[i]) >= least]
     return set(kept)
 
 
-def test_filters_follow_their_definitions():
-    generator = torch.Generator().manual_seed(0)
-    settings = itertools.product((None, 1, 3, 50), (None, 1e-6, 0.35, 0.95), (None, 0.05, 0.999))
-    for size, (top_k, top_p, min_p) in itertools.product((1, 2, 20), settings):
+@pytest.mark.parametrize("size", [1, 2, 20])
+@pytest.mark.parametrize("top_k", [None, 1, 3, 50])
+def test_filters_follow_their_definitions(size, top_k):
+    generator = seeded(0)
+
+    for top_p, min_p in itertools.product((None, 1e-6, 0.35, 0.95), (None, 0.05, 0.999)):
         logits = torch.randn(size, generator=generator) * 2
         before = logits.clone()
-        found = filter_logits(logits, top_k, top_p, min_p)
-        kept = {i for i in range(size) if found[i] > -math.inf}
+
+        filtered = filter_logits(logits, top_k, top_p, min_p)
+
+        kept = {i for i in range(size) if filtered[i] > -math.inf}
         assert kept == kept_by_definition(logits.tolist(), top_k, top_p, min_p)
-        assert all(found[i] == logits[i] for i in kept) and torch.equal(logits, before)
-
-
-@pytest.mark.parametrize("numerics", ["fast", "exact"])
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "apart"), [(0.5, None, 1), (1.0, 2, 1), (2.0, None, 1), (0.3, None, 0.2), (0.01, 3, 0.01)]
-)
-def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, apart, numerics):
-    logits = apart * torch.tensor([1.0, 0.0, -1.0, 0.5])
-    generator = torch.Generator().manual_seed(0)
-    sampling = Sampling(temperature, top_k=top_k)
-    counts = torch.bincount(
-        torch.tensor([draw_one(sampling, logits, generator, numerics) for _ in range(4000)]), minlength=4
-    )
-    wanted = filter_logits(logits / temperature, top_k=top_k).softmax(0)
-    assert (counts / 4000 - wanted).abs().max() < 0.03
+        for i in kept:
+            assert filtered[i] == logits[i]
+        assert torch.equal(logits, before)
 
 
 @pytest.mark.parametrize(
-    ("filters", "kept"),
+    ("filters", "num_kept"),
     [
         ({"top_p": 0.5}, 2),  # two of four equal entries reach it
         ({"top_p": 0.51}, 3),
@@ -252,22 +366,67 @@ def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, apart, 
         ({"min_p": 1.0}, 4),
     ],
 )
-def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, kept):
-    assert int((filter_logits(torch.zeros(4), **filters) > -math.inf).sum()) == kept
+def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, num_kept):
+    filtered = filter_logits(torch.zeros(4), **filters)
+
+    assert int((filtered > -math.inf).sum()) == num_kept
 
 
-def test_filters_apply_after_the_temperature():
-    """With min_p 0.5, the second entry is kept at temperature 2 and dropped at temperature 1."""
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "scale"),
+    [
+        (0.5, None, 1),
+        (1.0, 2, 1),
+        (2.0, None, 1),
+        (0.3, None, 0.2),
+        (0.01, 3, 0.01),
+    ],
+)
+def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, scale, numerics):
+    logits = scale * torch.tensor([1.0, 0.0, -1.0, 0.5])
+    sampling = Sampling(temperature, top_k=top_k)
+    generator = seeded(0)
+
+    drawn = [draw_one(sampling, logits, generator, numerics) for _ in range(4000)]
+
+    frequencies = torch.bincount(torch.tensor(drawn), minlength=4) / 4000
+    expected = filter_logits(logits / temperature, top_k=top_k).softmax(0)
+    assert (frequencies - expected).abs().max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"),
+    [
+        (1.0, {0}),
+        (2.0, {0, 1}),  # the second entry has exp(-1/2) = 0.61 of the first
+    ],
+)
+def test_filters_apply_after_the_temperature(temperature, expected):
     logits = torch.tensor([0.0, -1.0])
-    generator = torch.Generator().manual_seed(0)
-    for temperature, expected in ((1.0, {0}), (2.0, {0, 1})):
-        sampling = Sampling(temperature, min_p=0.5)
-        assert {draw_one(sampling, logits, generator) for _ in range(100)} == expected
+    sampling = Sampling(temperature, min_p=0.5)
+    generator = seeded(0)
+
+    drawn = {draw_one(sampling, logits, generator) for _ in range(100)}
+
+    assert drawn == expected
 
 
-def test_the_limits_of_the_settings_are_accepted_and_what_is_beyond_them_is_not():
-    assert Sampling(0.0, top_k=1, top_p=1.0, min_p=1.0).top_k == 1
-    for name, values in {"temperature": [-0.1], "top_k": [0], "top_p": [0, 1.01], "min_p": [0, 1.01]}.items():
-        for value in values:
-            with pytest.raises(ValueError, match=f"{name} is {value}; it must be "):
-                Sampling(**{name: value})
+def test_the_limits_of_the_settings_are_accepted():
+    Sampling(0.0, top_k=1, top_p=1.0, min_p=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("top_k", 0),
+        ("top_p", 0),
+        ("top_p", 1.01),
+        ("min_p", 0),
+        ("min_p", 1.01),
+    ],
+)
+def test_a_setting_out_of_range_is_named(name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value}; it must be "):
+        Sampling(**{name: value})

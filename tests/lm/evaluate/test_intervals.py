@@ -7,6 +7,7 @@ import pytest
 
 from lm.evaluate import intervals
 from lm.evaluate.intervals import (
+    Estimate,
     dominating_documents,
     effective_documents,
     ratio_interval,
@@ -15,42 +16,79 @@ from lm.evaluate.intervals import (
 from support import ROOT
 from support.loss_cases import LN2, corpus
 
-
-def difference(data, rng, **options):
-    """Return the interval of B - A of `corpus`."""
-    nats_a, nats_b, sizes = data
-    return ratio_interval((nats_b - nats_a) / LN2, sizes, rng, **options)
+NUM_EXPERIMENTS = 400
 
 
-def committed_pairs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return sizes and bits per byte under both configurations of the committed comparison (96,)."""
-    with open(ROOT / "benchmarks" / "results" / "optimizers.csv", encoding="utf-8") as file:
-        return tuple(np.array(list(csv.reader(file))[1:], dtype=float)[:, 1:].T)
+def difference(documents, rng, **options) -> Estimate:
+    """Return the interval of B - A in bits per byte, given nats and bytes of `corpus`."""
+    nats_a, nats_b, sizes = documents
+    bits = (nats_b - nats_a) / LN2
+    return ratio_interval(bits, sizes, rng, **options)
 
 
-@pytest.mark.parametrize(("documents", "population"), [(24, "committed pairs"), (96, "lognormal")])
-def test_coverage_where_length_matters(documents, population):
-    """Differences fall with the length of a document, as in the committed pairs (correlation -0.56)."""
-    sizes, a, b = committed_pairs()
-    logs = np.log(sizes)
-    slope, start = np.polyfit(logs, b - a, 1)
-    rng = np.random.default_rng(documents)
+def excludes_zero(estimate: Estimate) -> bool:
+    return not estimate.low <= 0 <= estimate.high
+
+
+class CommittedPairs:
+    """The documents of the committed comparison: the longer one is, the less both configurations differ (r = -0.56)."""
+
+    def __init__(self):
+        path = ROOT / "benchmarks" / "results" / "optimizers.csv"
+        with open(path, encoding="utf-8") as file:
+            rows = list(csv.reader(file))[1:]
+        columns = np.array(rows, dtype=float).T
+        _, self.sizes, bits_a, bits_b = columns
+        self.rates = bits_b - bits_a
+        self.true_ratio = self.rates @ self.sizes / self.sizes.sum()
+
+    def draw(self, num_documents, rng) -> tuple[np.ndarray, np.ndarray]:
+        """Return rates and sizes of documents drawn with replacement."""
+        chosen = rng.integers(len(self.sizes), size=num_documents)
+        return self.rates[chosen], self.sizes[chosen]
+
+
+class LognormalPairs:
+    """Documents of any length, whose rates follow those of the committed pairs."""
+
+    def __init__(self):
+        pairs = CommittedPairs()
+        logs = np.log(pairs.sizes)
+        self.mean = logs.mean()
+        self.deviation = logs.std()
+        self.slope, start = np.polyfit(logs, pairs.rates, 1)
+        self.scatter = pairs.rates - start - self.slope * logs
+        # Weighted by size, the mean of a lognormal's logarithm is one variance higher.
+        self.true_ratio = self.slope * logs.var()
+
+    def draw(self, num_documents, rng) -> tuple[np.ndarray, np.ndarray]:
+        log_sizes = rng.normal(self.mean, self.deviation, num_documents)
+        scatter = rng.choice(self.scatter, num_documents)
+        rates = self.slope * (log_sizes - self.mean) + scatter
+        return rates, np.exp(log_sizes)
+
+
+@pytest.mark.parametrize(
+    ("num_documents", "population"),
+    [
+        (24, CommittedPairs),
+        (96, LognormalPairs),
+    ],
+)
+def test_the_interval_covers_the_truth_where_length_matters(num_documents, population):
+    population = population()
+    rng = np.random.default_rng(num_documents)
     p_values = []
-    for _ in range(400):
-        if population == "committed pairs":
-            chosen = rng.integers(96, size=documents)
-            truth = (b - a) @ sizes / sizes.sum()
-            size = sizes[chosen]
-            rate = (b - a)[chosen]
-        else:
-            log_size = rng.normal(logs.mean(), logs.std(), documents)
-            truth = slope * logs.var()
-            scatter = rng.choice(b - a - start - slope * logs, documents)
-            size = np.exp(log_size)
-            rate = slope * (log_size - logs.mean()) + scatter
-        p_values.append(ratio_interval((rate - truth) * size, size, rng, resamples=299).p_value)
+
+    for _ in range(NUM_EXPERIMENTS):
+        rates, sizes = population.draw(num_documents, rng)
+        errors = (rates - population.true_ratio) * sizes
+        estimate = ratio_interval(errors, sizes, rng, resamples=299)
+        p_values.append(estimate.p_value)
+
     p_values = np.array(p_values)
-    assert 0.92 <= np.mean(p_values > 0.05) <= 0.985
+    coverage = np.mean(p_values > 0.05)
+    assert 0.92 <= coverage <= 0.985
     assert np.mean(p_values <= 0.01) <= 0.04
     assert 0.12 <= np.mean(p_values <= 0.25) <= 0.3
 
@@ -58,84 +96,176 @@ def test_coverage_where_length_matters(documents, population):
 def test_without_a_difference_p_is_uniform():
     """Intervals that hold where the difference depends on the length are slightly wide where it does not."""
     rng = np.random.default_rng(4)
-    found = [difference(corpus(rng, 96, 0.0), rng, resamples=299) for _ in range(400)]
-    p_values = np.array([each.p_value for each in found])
-    assert 0.925 <= np.mean([each.low <= 0 <= each.high for each in found]) <= 0.99
+    estimates = []
+
+    for _ in range(NUM_EXPERIMENTS):
+        documents = corpus(rng, 96, shift=0.0)
+        estimates.append(difference(documents, rng, resamples=299))
+
+    coverage = 1 - np.mean([excludes_zero(estimate) for estimate in estimates])
+    assert 0.925 <= coverage <= 0.99
+    p_values = np.array([estimate.p_value for estimate in estimates])
     for level in (0.25, 0.5, 0.75):
         assert level - 0.12 <= np.mean(p_values <= level) <= level + 0.05
 
 
-@pytest.mark.parametrize(("shift", "confidence"), [(0.0, 0.5), (0.03, 0.95), (0.08, 0.99)])
-def test_p_and_interval_agree(shift, confidence):
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        found = difference(corpus(rng, 30, shift), rng, confidence=confidence, resamples=999)
-        assert (found.p_value <= 1 - confidence + 1e-9) == (not found.low <= 0 <= found.high)
-        assert found.low < found.value < found.high
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("shift", "confidence"),
+    [
+        (0.0, 0.5),
+        (0.03, 0.95),
+        (0.08, 0.99),
+    ],
+)
+def test_p_and_interval_agree(shift, confidence, seed):
+    rng = np.random.default_rng(seed)
+    documents = corpus(rng, 30, shift)
+
+    estimate = difference(documents, rng, confidence=confidence, resamples=999)
+
+    is_significant = estimate.p_value <= 1 - confidence + 1e-9
+    assert is_significant == excludes_zero(estimate)
+    assert estimate.low < estimate.value < estimate.high
 
 
-def test_resamples_are_drawn_from_the_smoothed_documents(monkeypatch):
-    """Log sizes keep mean and variance, also beyond the longest; rates are linear in them, with unbiased scatter."""
+@pytest.fixture
+def resampled(monkeypatch):
+    """Twelve documents, and the 20,000 samples that are drawn from their smoothed model, each of 12 documents."""
     rng = np.random.default_rng(3)
-    drawn = []
-    logs = rng.normal(7, 1.3, 12)
-    rates = 0.5 - 0.05 * logs + rng.normal(0, 0.1, 12)
-    sizes = np.exp(logs)
+    log_sizes = rng.normal(7, 1.3, 12)
+    rates = 0.5 - 0.05 * log_sizes + rng.normal(0, 0.1, 12)
+    sizes = np.exp(log_sizes)
+    calls = []
 
-    def recording_studentized(*given):
-        drawn.append(given)
-        return studentized(*given)
+    def recording_studentized(values, sizes, true_ratio):
+        calls.append((values, sizes, true_ratio))
+        return studentized(values, sizes, true_ratio)
 
     monkeypatch.setattr(intervals, "studentized", recording_studentized)
-    z = intervals._resampled(rates * sizes, sizes, rng, 20_000)
-    values, drawn_sizes = (np.concatenate([given[i] for given in drawn]) for i in range(2))
-    assert z.shape == (20_000,) and values.shape == drawn_sizes.shape == (20_000, 12)
+    intervals._resampled(rates * sizes, sizes, rng, 20_000)
 
-    offsets = logs - logs.mean()
-    drawn_offsets = np.log(drawn_sizes)
-    assert drawn_offsets.mean() == pytest.approx(0, abs=0.02)
-    assert drawn_offsets.var() == pytest.approx(logs.var(ddof=1), rel=0.1)
-    assert drawn_offsets.max() > offsets.max() + logs.std() and drawn_offsets.min() < offsets.min() - logs.std()
+    class Resampled:
+        offsets = log_sizes - log_sizes.mean()
+        slope, start = np.polyfit(offsets, rates, 1)
+        residuals = rates - start - slope * offsets
+        drawn_values = np.concatenate([values for values, _, _ in calls])
+        drawn_sizes = np.concatenate([sizes for _, sizes, _ in calls])
+        drawn_offsets = np.log(drawn_sizes)
+        true_ratio = calls[0][2]
 
-    slope, start = np.polyfit(offsets, rates, 1)
-    scatter = values / drawn_sizes - start - slope * drawn_offsets
+    return Resampled
+
+
+def test_drawn_sizes_keep_mean_and_variance_and_reach_beyond_the_longest(resampled):
+    offsets = resampled.offsets
+    drawn = resampled.drawn_offsets
+
+    assert drawn.shape == (20_000, 12)
+    assert drawn.mean() == pytest.approx(0, abs=0.02)
+    assert drawn.var() == pytest.approx(offsets.var(ddof=1), rel=0.1)
+    assert drawn.max() > offsets.max() + offsets.std()
+    assert drawn.min() < offsets.min() - offsets.std()
+
+
+def test_drawn_rates_are_linear_in_the_log_size_with_unbiased_scatter(resampled):
+    drawn_rates = resampled.drawn_values / resampled.drawn_sizes
+
+    scatter = drawn_rates - resampled.start - resampled.slope * resampled.drawn_offsets
+
     assert scatter.mean() == pytest.approx(0, abs=0.002)
-    assert scatter.var() == pytest.approx(np.square(rates - start - slope * offsets).sum() / 10, rel=0.03)
-    assert values.sum() / drawn_sizes.sum() == pytest.approx(drawn[0][2], abs=0.003), "the true ratio of the model"
+    unbiased_variance = np.square(resampled.residuals).sum() / (12 - 2)
+    assert scatter.var() == pytest.approx(unbiased_variance, rel=0.03)
+
+
+def test_drawn_samples_are_compared_with_the_true_ratio_of_the_model(resampled):
+    drawn_ratio = resampled.drawn_values.sum() / resampled.drawn_sizes.sum()
+
+    assert drawn_ratio == pytest.approx(resampled.true_ratio, abs=0.003)
 
 
 def test_degrees_of_freedom_are_those_of_the_covariance():
     sizes = np.random.default_rng(1).lognormal(7, 1.3, 12)
+
+    _, _, degrees_of_freedom = studentized(sizes, sizes, 0.0)
+
     weights = sizes / sizes.sum()
     centre = np.eye(12) - np.outer(sizes, np.ones(12)) / sizes.sum()
     covariance = centre @ np.diag(sizes**2) @ centre.T
     scale = 1 / np.sqrt(1 - 2 * weights + (weights**2).sum())
     scaled = covariance * np.outer(scale, scale)
     expected = np.trace(scaled) ** 2 / np.square(scaled).sum()
-    assert studentized(sizes, sizes, 0.0)[2] == pytest.approx(expected)
+    assert degrees_of_freedom == pytest.approx(expected)
 
 
-def test_too_few_documents_give_no_interval():
-    rng = np.random.default_rng(8)
-    alone = ratio_interval(np.array([1.0]), np.array([10]), rng)
-    assert alone.value == pytest.approx(0.1) and alone.se is alone.low is alone.p_value is None
+@pytest.fixture
+def rng():
+    return np.random.default_rng(8)
+
+
+def test_one_document_has_no_standard_error(rng):
+    estimate = ratio_interval(np.array([1.0]), np.array([10]), rng)
+
+    assert estimate.value == pytest.approx(0.1)
+    assert estimate.se is None
+    assert estimate.low is None
+    assert estimate.p_value is None
+
+
+@pytest.mark.parametrize("num_documents", [2, 3])
+def test_two_or_three_documents_have_no_interval(rng, num_documents):
+    documents = corpus(rng, num_documents)
+
     with np.errstate(all="raise"):
-        for count in (2, 3):
-            few = difference(corpus(rng, count), rng, resamples=199)
-            assert few.se > 0 and few.low is few.high is few.p_value is None
-        equal = ratio_interval(np.array([*[5.0] * 9, 7.0]), np.array([*[10] * 9, 0]), rng)
-        zero = ratio_interval(np.zeros(20), np.full(20, 7), rng)
-    assert equal.value == 0.5 and equal.low is None, "documents without text do not count"
-    assert (zero.value, zero.low, zero.high, zero.p_value) == (0, 0, 0, 1)
+        estimate = difference(documents, rng, resamples=199)
+
+    assert estimate.se > 0
+    assert estimate.low is None
+    assert estimate.high is None
+    assert estimate.p_value is None
 
 
-def test_effective_number_and_dominating_documents():
+def test_documents_without_text_do_not_count(rng):
+    values = np.array([5.0] * 9 + [7.0])
+    sizes = np.array([10] * 9 + [0])
+
+    with np.errstate(all="raise"):
+        estimate = ratio_interval(values, sizes, rng)
+
+    assert estimate.value == 0.5
+    assert estimate.low is None, "equal rates have no spread"
+
+
+def test_no_difference_at_all_has_the_p_value_one(rng):
+    with np.errstate(all="raise"):
+        estimate = ratio_interval(np.zeros(20), np.full(20, 7), rng)
+
+    assert (estimate.value, estimate.low, estimate.high) == (0, 0, 0)
+    assert estimate.p_value == 1
+
+
+def test_equally_long_documents_all_count():
     assert effective_documents(np.full(7, 300)) == pytest.approx(7)
-    assert list(dominating_documents(np.array([10, 60, 4, 126])).items()) == [(3, 0.63), (1, 0.3)], "the largest first"
-    assert dominating_documents(np.array([5, 95])) == {1: 0.95}, "one that holds 5 % does not dominate"
 
 
-@pytest.mark.parametrize(("effect", "p_value", "is_bound"), [(0.9, 0.09, False), (1.1, 0.03, False), (1.2, 0.02, True)])
+def test_one_long_document_counts_for_most():
+    assert effective_documents(np.array([1, 1, 1000])) == pytest.approx(1, abs=0.01)
+
+
+def test_dominating_documents_have_more_than_a_twentieth_and_the_largest_is_first():
+    fractions = dominating_documents(np.array([10, 60, 4, 126]))
+
+    assert list(fractions.items()) == [(3, 0.63), (1, 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("effect", "p_value", "is_bound"),
+    [
+        (0.9, 0.09, False),
+        (1.1, 0.03, False),
+        (1.2, 0.02, True),
+    ],
+)
 def test_the_least_p_value_of_the_resamples_is_a_bound(effect, p_value, is_bound):
     """One hundred samples, this one among them, show at least 2 %, one sample for each tail."""
     rng = np.random.default_rng(0)
@@ -144,4 +274,5 @@ def test_the_least_p_value_of_the_resamples_is_a_bound(effect, p_value, is_bound
 
     estimate = ratio_interval(values, sizes, np.random.default_rng(1), resamples=99)
 
-    assert (estimate.p_value, estimate.p_is_bound) == (p_value, is_bound)
+    assert estimate.p_value == p_value
+    assert estimate.p_is_bound == is_bound

@@ -1,4 +1,4 @@
-"""Test that samples are measured by what they copy and repeat."""
+"""Samples are measured by what they copy and repeat."""
 
 from types import SimpleNamespace
 
@@ -9,48 +9,108 @@ from lm.evaluate import samples
 from lm.evaluate.samples import Sample, measure, samples_record, summarize_samples, to_markdown
 
 TRAIN = np.arange(1000, dtype=np.uint16)
-WORDS = SimpleNamespace(decode=lambda ids: " word" * len(ids))
+EOT = 9
 
 
 def sample(ids, ended=True):
     return Sample("Once", np.array(ids, np.int64), ended)
 
 
+NEW = sample(range(900, 850, -1), ended=False)
+COPIED = sample(range(50, 70))
+REPEATED = sample([5, 3, 1, 9] * 5)
+
+
+@pytest.fixture
+def draw(monkeypatch):
+    """Return the function that draws a sample of given ids; the arguments of `generate` are kept as `draw.given`."""
+
+    def draw(ids):
+        def generate(model, prompt_ids, max_new_tokens, *, generator, eot_id, **sampling):
+            draw.given = {
+                "prompt_ids": prompt_ids,
+                "max_new_tokens": max_new_tokens,
+                "seed": generator.initial_seed(),
+                "eot_id": eot_id,
+                "sampling": sampling,
+            }
+            return iter(ids)
+
+        monkeypatch.setattr(samples, "generate", generate)
+        tokenizer = SimpleNamespace(eot_id=EOT, encode=lambda text: [1, 2])
+        model = SimpleNamespace(config=SimpleNamespace(max_seq_len=6))
+        return samples.draw(model, tokenizer, "Once", 3, 17, temperature=0.5, top_k=4)
+
+    return draw
+
+
 @pytest.mark.parametrize(
-    ("drawn", "kept", "ended"), [([5, 6, 9], [5, 6], True), ([5, 6, 7], [5, 6, 7], False), ([9], [], True)]
+    ("drawn", "kept", "ended"),
+    [
+        ([5, 6, EOT], [5, 6], True),
+        ([5, 6, 7], [5, 6, 7], False),
+        ([EOT], [], True),
+    ],
 )
-def test_a_sample_begins_after_end_of_text_and_ends_before_it(monkeypatch, drawn, kept, ended):
-    given = []
+def test_a_sample_ends_before_the_end_of_text(draw, drawn, kept, ended):
+    found = draw(drawn)
 
-    def generate(model, prompt_ids, max_new_tokens, *, generator, eot_id, **sampling):
-        given.append((prompt_ids, max_new_tokens, generator.initial_seed(), eot_id, sampling))
-        return iter(drawn)
+    assert found.prompt == "Once"
+    assert found.ids.tolist() == kept
+    assert found.ended == ended
 
-    monkeypatch.setattr(samples, "generate", generate)
-    tokenizer = SimpleNamespace(eot_id=9, encode=lambda text: [1, 2])
-    model = SimpleNamespace(config=SimpleNamespace(max_seq_len=6))
-    found = samples.draw(model, tokenizer, "Once", 3, 17, temperature=0.5, top_k=4)
-    assert (found.prompt, found.ids.tolist(), found.ended) == ("Once", kept, ended)
-    assert given == [([9, 1, 2], 3, 17, 9, {"temperature": 0.5, "top_k": 4})]
+
+def test_a_sample_begins_after_the_end_of_text(draw):
+    draw([5])
+
+    assert draw.given == {
+        "prompt_ids": [EOT, 1, 2],
+        "max_new_tokens": 3,
+        "seed": 17,
+        "eot_id": EOT,
+        "sampling": {"temperature": 0.5, "top_k": 4},
+    }
 
 
 def test_ngrams_that_reach_out_of_a_copy_are_new():
     """A text of 30 tokens, of which the 10 from position 5 on are copied: 3 of its 23 8-grams are in the copy."""
-    (measures,) = measure([sample([*range(2000, 2005), *range(40, 50), *range(3000, 3015)])], TRAIN)
-    assert measures["longest_copy_tokens"] == 10 and measures["new_fraction"] == pytest.approx(20 / 23)
-    (short,) = measure([sample([*range(2000, 2005), *range(40, 47), *range(3000, 3015)])], TRAIN)
-    assert short["longest_copy_tokens"] == 0, "7 tokens are no copy"
+    text = sample([*range(2000, 2005), *range(40, 50), *range(3000, 3015)])
+
+    (measures,) = measure([text], TRAIN)
+
+    assert measures["longest_copy_tokens"] == 10
+    assert measures["new_fraction"] == pytest.approx(20 / 23)
 
 
-def test_copies_and_repetitions_are_measured():
-    copied = sample(range(50, 70))
-    new = sample(range(900, 850, -1), ended=False)
-    twice = sample([5, 3, 1, 9] * 5)
-    measures = measure([new, copied, twice], TRAIN)
-    assert [entry["longest_copy_tokens"] for entry in measures] == [0, 20, 0]
-    assert [entry["new_fraction"] for entry in measures] == [1.0, 0.0, 1.0]
-    assert [entry["repeated_fraction"] for entry in measures] == pytest.approx([0.0, 0.0, 13 / 17])
-    assert summarize_samples(measures) == {
+def test_seven_tokens_are_not_a_copy():
+    text = sample([*range(2000, 2005), *range(40, 47), *range(3000, 3015)])
+
+    (measures,) = measure([text], TRAIN)
+
+    assert measures["longest_copy_tokens"] == 0
+    assert measures["new_fraction"] == 1
+
+
+def test_each_sample_has_its_copies_and_repetitions():
+    new, copied, repeated = measure([NEW, COPIED, REPEATED], TRAIN)
+
+    assert new["longest_copy_tokens"] == 0
+    assert new["new_fraction"] == 1
+    assert new["repeated_fraction"] == 0
+    assert copied["longest_copy_tokens"] == 20
+    assert copied["new_fraction"] == 0
+    assert copied["repeated_fraction"] == 0
+    assert repeated["longest_copy_tokens"] == 0
+    assert repeated["new_fraction"] == 1
+    assert repeated["repeated_fraction"] == pytest.approx(13 / 17)
+
+
+def test_a_summary_has_the_longest_copy_and_the_means():
+    measures = measure([NEW, COPIED, REPEATED], TRAIN)
+
+    summary = summarize_samples(measures)
+
+    assert summary == {
         "samples": 3,
         "ended_fraction": pytest.approx(2 / 3),
         "longest_copy_tokens": 20,
@@ -59,17 +119,35 @@ def test_copies_and_repetitions_are_measured():
     }
 
 
-def test_an_empty_sample_has_no_fractions():
-    """A text of two tokens has no 8-grams."""
-    measures = measure([sample([]), sample([1, 2]), sample(range(50, 70), ended=False)], TRAIN)
-    assert measures[0]["new_fraction"] is None and measures[0]["repeated_fraction"] is None
-    summary = summarize_samples(measures)
-    assert summary["new_8gram_fraction"] == 0.0 and summary["ended_fraction"] == pytest.approx(2 / 3)
-    assert summarize_samples(measures[:1])["new_8gram_fraction"] is None
+EMPTY = sample([])
+TWO_TOKENS = sample([1, 2])
+
+
+def test_a_sample_without_ngrams_has_no_fractions():
+    for measures in measure([EMPTY, TWO_TOKENS], TRAIN):
+        assert measures["new_fraction"] is None
+        assert measures["repeated_fraction"] is None
+
+
+def test_samples_without_ngrams_do_not_count_in_the_means():
+    measures = measure([EMPTY, TWO_TOKENS, COPIED], TRAIN)
+
+    assert summarize_samples(measures)["new_8gram_fraction"] == 0
+    assert summarize_samples(measures[:2])["new_8gram_fraction"] is None
 
 
 def test_the_markdown_shows_the_measures_beside_each_text():
     drawn = [sample(range(50, 71)), sample([5, 3, 1, 9] * 5, ended=False)]
-    text = to_markdown(samples_record(drawn, measure(drawn, TRAIN), "Seed 1.", WORDS))
-    assert "## 1. `Once`, ended by the model\n\nlongest copy 21 tokens; 0% of its 8-grams are new" in text
-    assert "## 2. `Once`, cut after 20 tokens" in text and "76% of its 4-grams are repeated" in text
+    words = SimpleNamespace(decode=lambda ids: " word" * len(ids))
+    record = samples_record(drawn, measure(drawn, TRAIN), "Seed 1.", words)
+
+    text = to_markdown(record)
+
+    _, first, second = text.split("\n## ")
+    assert "`Once`" in first
+    assert "ended by the model" in first
+    assert "longest copy 21 tokens" in first
+    assert "0% of its 8-grams are new" in first
+    assert "Once word word" in first
+    assert "cut after 20 tokens" in second
+    assert "76% of its 4-grams are repeated" in second

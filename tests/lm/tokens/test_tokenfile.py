@@ -17,93 +17,163 @@ from lm.tokens.tokenfile import (
     write_tokens,
 )
 
-TOKENIZER = {"kind": "bpe", "vocab_size": 100, "eot_id": 99, "sha256": "ab" * 32}
+VOCAB_SIZE = 100
+EOT = 99
+IDS = [1, 2, EOT, 3, EOT]
+SHA256 = "ab" * 32
 
 
-def write(path, ids=(1, 2, 99, 3, 99), dtype="uint16"):
+def write(path, ids=IDS, dtype="uint16"):
+    """Write ids in two chunks; return the sidecar."""
     chunks = [np.array(ids[:2], dtype), np.array(ids[2:], dtype)]
-    return write_tokens(path, chunks, dtype, lambda: {"documents": 2, "tokenizer": TOKENIZER})
+    tokenizer = {"kind": "bpe", "vocab_size": VOCAB_SIZE, "eot_id": EOT, "sha256": SHA256}
+    return write_tokens(path, chunks, dtype, lambda: {"documents": 2, "tokenizer": tokenizer})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "train.bin"
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-def test_a_written_file_is_read_back(tmp_path, dtype):
-    path = tmp_path / "train.bin"
+def test_a_written_file_is_read_back(path, dtype):
     meta = write(path, dtype=dtype)
+
     tokens = open_tokens(path)
-    assert tokens.ids.tolist() == [1, 2, 99, 3, 99]
-    assert tokens.ids.dtype == np.dtype(dtype)
+
+    assert tokens.ids.tolist() == IDS
+    assert tokens.ids.dtype == dtype
     assert tokens.meta == meta
-    assert path.read_bytes() == np.array([1, 2, 99, 3, 99], f"<u{tokens.ids.dtype.itemsize}").tobytes()
-    assert document_spans(tokens).tolist() == [[0, 3], [3, 5]]
+
+
+@pytest.mark.parametrize(("dtype", "little_endian"), [("uint16", "<u2"), ("uint32", "<u4")])
+def test_a_file_is_the_little_endian_ids_and_nothing_else(path, dtype, little_endian):
+    write(path, dtype=dtype)
+
+    assert path.read_bytes() == np.array(IDS, little_endian).tobytes()
+
+
+def test_the_ids_of_a_file_cannot_be_changed(path):
+    write(path)
+    tokens = open_tokens(path)
+
     with pytest.raises(ValueError, match="read-only"):
         tokens.ids[0] = 5
 
 
-def test_a_failed_write_leaves_no_file(tmp_path):
-    def chunks():
+def test_a_failed_write_leaves_no_file(path):
+    def failing_chunks():
         yield np.zeros(3, np.uint16)
         raise KeyError("in the middle")
 
     with pytest.raises(KeyError):
-        write_tokens(tmp_path / "train.bin", chunks(), "uint16", dict)
-    assert list(tmp_path.iterdir()) == []
+        write_tokens(path, failing_chunks(), "uint16", dict)
+
+    assert list(path.parent.iterdir()) == []
 
 
-def test_wider_ids_are_never_narrowed_silently(tmp_path):
+def test_wider_ids_are_never_narrowed_silently(path):
+    chunks = [np.array([65536])]
+
     with pytest.raises(AssertionError, match="ids are int64"):
-        write_tokens(tmp_path / "train.bin", [np.array([65536])], "uint16", dict)
+        write_tokens(path, chunks, "uint16", dict)
 
 
-def test_another_tokenizer_and_too_short_a_file_are_refused(tmp_path):
-    write(tmp_path / "a.bin")
-    tokens = open_tokens(tmp_path / "a.bin")
-    check_tokenizer(tokens, "ab" * 32)
-    with pytest.raises(IntegrityError, match="made with tokenizer abab"):
+def test_a_file_of_another_tokenizer_is_refused(path):
+    write(path)
+    tokens = open_tokens(path)
+
+    check_tokenizer(tokens, SHA256)
+    with pytest.raises(IntegrityError, match=r"train\.bin.* tokenizer abab.* cdcd"):
         check_tokenizer(tokens, "cd" * 32)
+
+
+def test_a_file_shorter_than_a_window_and_its_last_target_is_refused(path):
+    write(path)
+    tokens = open_tokens(path)
+
     check_window_fits(tokens, 4)
-    with pytest.raises(DataError, match=r"a\.bin: 5 tokens, one window of train\.seq_len needs 6"):
+    with pytest.raises(DataError, match=r"train\.bin: 5 tokens.* needs 6"):
         check_window_fits(tokens, 5)
 
 
-@pytest.mark.parametrize(("place", "position"), [(0, 0), (7, 7), (19, 19)])
-def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(tmp_path, monkeypatch, place, position):
-    monkeypatch.setattr(tokenfile, "BLOCK_BYTES", 14)
-    ids = np.arange(20) % 100
-    ids[place:] = 100
-    write(tmp_path / "a.bin", ids)
-    with pytest.raises(IntegrityError, match=f"token 100 at position {position} is outside the vocabulary of 100"):
-        open_tokens(tmp_path / "a.bin")
+@pytest.mark.parametrize("position", [0, 7, 19])
+def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(path, monkeypatch, position):
+    monkeypatch.setattr(tokenfile, "BLOCK_BYTES", 14)  # 7 tokens at a time
+    ids = np.arange(20)
+    ids[position:] = VOCAB_SIZE
+    write(path, ids)
 
-    write(tmp_path / "b.bin", np.minimum(ids, 99))
-    assert len(open_tokens(tmp_path / "b.bin").ids) == 20
+    with pytest.raises(IntegrityError, match=f"token 100 at position {position} .*vocabulary of 100"):
+        open_tokens(path)
+
+
+def test_the_last_id_of_the_vocabulary_is_inside(path):
+    write(path, np.full(20, VOCAB_SIZE - 1))
+
+    assert len(open_tokens(path).ids) == 20
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format_version": 2}, "format_version 2 and dtype 'uint16' are unknown; they must be 1 and one of"),
-        ({"tokens": 4}, "10 bytes, its sidecar says 4 tokens of uint16 = 8 bytes"),
-        ({"sha256": "ab" * 32}, "its sidecar says abab"),
+        ({"format_version": 2}, "format_version 2 .* must be 1"),
+        ({"dtype": "int64"}, "dtype 'int64' .* must be .*uint16"),
+        ({"tokens": 4}, "10 bytes, its sidecar says 4 tokens"),
+        ({"sha256": SHA256}, "its sidecar says abab"),
     ],
 )
-def test_a_sidecar_that_describes_another_stream_is_refused(tmp_path, change, sentence):
-    meta = write(tmp_path / "a.bin")
-    write_json(tmp_path / "a.json", meta | change)
+def test_a_sidecar_that_describes_another_stream_is_refused(path, change, sentence):
+    meta = write(path)
+    write_json(path.with_suffix(".json"), meta | change)
+
     with pytest.raises(IntegrityError, match=sentence):
-        open_tokens(tmp_path / "a.bin")
+        open_tokens(path)
 
 
-def test_ids_and_ends_are_found_in_all_blocks(tmp_path, monkeypatch):
+@pytest.fixture
+def blocks_of_four(monkeypatch):
+    """Scan four tokens at a time."""
     monkeypatch.setattr(blocks_of, "__defaults__", (4,))
-    ids = [99, 1, 2, 99, 99, 3, 4, 5, 6, 99, 7]
-    write(tmp_path / "a.bin", ids)
-    tokens = open_tokens(tmp_path / "a.bin")
-    assert count_ids(tokens.ids, 100).tolist() == np.bincount(ids, minlength=100).tolist()
-    assert document_spans(tokens).tolist() == [[0, 1], [1, 4], [4, 5], [5, 10]]
+
+
+@pytest.mark.usefixtures("blocks_of_four")
+def test_ids_are_counted_in_all_blocks(path):
+    ids = [EOT, 1, 2, EOT, EOT, 3, 4, 5, 6, EOT, 7]
+    write(path, ids)
+
+    counts = count_ids(open_tokens(path).ids, VOCAB_SIZE)
+
+    assert counts.tolist() == np.bincount(ids, minlength=VOCAB_SIZE).tolist()
+
+
+@pytest.mark.usefixtures("blocks_of_four")
+def test_a_document_reaches_from_the_end_before_it_to_its_own(path):
+    write(path, [EOT, 1, 2, EOT, EOT, 3, 4, 5, 6, EOT, 7])
+
+    spans = document_spans(open_tokens(path))
+
+    assert spans.tolist() == [[0, 1], [1, 4], [4, 5], [5, 10]]
 
 
 def test_what_a_tokenizer_loses_is_a_fraction_of_tokens_and_of_documents():
-    meta = {"tokens": 50, "documents": 4, "round_trip": {"unknown_tokens": 5, "changed_documents": 3}}
-    assert lossy_fractions(meta) == {"unknown_token_fraction": 0.1, "changed_document_fraction": 0.75}
-    assert lossy_fractions(meta | {"round_trip": {"unknown_tokens": 0, "changed_documents": 0}}) == {}
-    assert lossy_fractions({"tokens": 50, "documents": 4}) == {}
+    losses = {"unknown_tokens": 5, "changed_documents": 3}
+    meta = {"tokens": 50, "documents": 4, "round_trip": losses}
+
+    assert lossy_fractions(meta) == {
+        "unknown_token_fraction": 5 / 50,
+        "changed_document_fraction": 3 / 4,
+    }
+
+
+@pytest.mark.parametrize(
+    "round_trip",
+    [
+        {},
+        {"round_trip": {"unknown_tokens": 0, "changed_documents": 0}},
+    ],
+)
+def test_a_tokenizer_that_loses_nothing_has_no_fractions(round_trip):
+    meta = {"tokens": 50, "documents": 4}
+
+    assert lossy_fractions(meta | round_trip) == {}

@@ -1,5 +1,6 @@
 """Batches depend on seed and step alone, take every window once an epoch, and reach every position."""
 
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -19,103 +20,180 @@ from support.properties import check_examples
 SEEDS = st.integers(0, 2**63 - 1)
 
 
+def windows_of(num_tokens: int, seq_len: int, batch_size: int, seed: int) -> TokenWindows:
+    """Return windows of the ids 0, 1, 2, …, so that an id is its position."""
+    ids = np.arange(num_tokens, dtype=np.uint32)
+    return TokenWindows(ids, min(seq_len, num_tokens - 1), batch_size, seed)
+
+
+# Which windows, and in which order
+
+
 @check_examples
-@given(num_tokens=st.integers(2, 600), seq_len=st.integers(1, 40), batch_size=st.integers(1, 7), seed=SEEDS)
+@given(
+    num_tokens=st.integers(2, 600),
+    seq_len=st.integers(1, 40),
+    batch_size=st.integers(1, 7),
+    seed=SEEDS,
+)
 def test_two_epochs_take_every_window_once_each(num_tokens, seq_len, batch_size, seed):
-    seq_len = min(seq_len, num_tokens - 1)
-    windows = TokenWindows(np.arange(num_tokens, dtype=np.uint32), seq_len, batch_size, seed)
-    sizes = [windows.windows_per_epoch(epoch) for epoch in (0, 1)]
-    steps = -(-sum(sizes) // batch_size)
-    starts = np.concatenate([windows.starts(step) for step in range(steps)])
-    for epoch_starts in (starts[: sizes[0]], starts[sizes[0] : sum(sizes)]):
-        in_order = np.sort(epoch_starts)
+    windows = windows_of(num_tokens, seq_len, batch_size, seed)
+    seq_len = windows.seq_len
+    first_size = windows.windows_per_epoch(0)
+    both_sizes = first_size + windows.windows_per_epoch(1)
+    num_steps = -(-both_sizes // batch_size)
+
+    starts = np.concatenate([windows.starts(step) for step in range(num_steps)])
+
+    first_epoch = starts[:first_size]
+    second_epoch = starts[first_size:both_sizes]
+    for epoch in (first_epoch, second_epoch):
+        in_order = np.sort(epoch)
         assert np.all(np.diff(in_order) == seq_len)
-        assert 0 <= in_order[0] < seq_len and in_order[-1] + seq_len < num_tokens
-        assert in_order[-1] + 2 * seq_len >= num_tokens, "no window is left out at the end"
+        assert 0 <= in_order[0] < seq_len
+        last_target = in_order[-1] + seq_len
+        assert last_target < num_tokens
+        assert last_target + seq_len >= num_tokens, "no window is left out at the end"
 
 
-@pytest.mark.parametrize("length", [9, 16, 17, 25])
-def test_every_position_is_a_target_in_some_epoch(length):
-    reached = set()
+@pytest.mark.parametrize("num_tokens", [9, 16, 17, 25])
+def test_every_position_is_a_target_in_some_epoch(num_tokens):
+    targets = set()
+
     for seed in range(4):
-        windows = TokenWindows(np.arange(length), 8, 2, seed)
+        windows = windows_of(num_tokens, 8, 2, seed)
         for step in range(100):
-            reached |= set(windows.batch(step)[1].ravel().tolist())
-    assert reached == set(range(1, length))
+            _, y = windows.batch(step)
+            targets |= set(y.ravel().tolist())
+
+    assert targets == set(range(1, num_tokens))
+
+
+def offsets_of_epochs(seed: int) -> list[int]:
+    """Return where the windows of 16 tokens begin, modulo 16, in each of 200 epochs."""
+    windows = windows_of(1000, 16, 1, seed)
+    offsets = []
+    step = 0
+    for epoch in range(200):
+        first = windows.starts(step)[0]
+        offsets.append(int(first) % 16)
+        step += windows.windows_per_epoch(epoch)
+    return offsets
 
 
 def test_over_the_epochs_a_window_begins_at_every_position():
-    """Each seed has offsets of its own."""
-    begins = {}
-    for seed in (5, 6):
-        windows = TokenWindows(np.arange(1000), 16, 1, seed)
-        begins[seed] = []
-        number = 0
-        for epoch in range(200):
-            begins[seed].append(windows.starts(number)[0] % 16)
-            number += windows.windows_per_epoch(epoch)
-        assert set(begins[seed]) == set(range(16)), "one offset in 16 would be missed with a probability of 4e-5"
-    assert np.mean(np.equal(*begins.values())) < 0.2, "1 in 16 are equal by chance"
+    offsets = offsets_of_epochs(seed=5)
+
+    assert set(offsets) == set(range(16)), "one offset would be missed with a probability of 4e-5"
+
+
+def test_each_seed_has_offsets_of_its_own():
+    one = offsets_of_epochs(seed=5)
+    other = offsets_of_epochs(seed=6)
+
+    assert np.mean(np.equal(one, other)) < 0.2, "1 in 16 are equal by chance"
 
 
 def test_the_order_is_random_and_differs_by_epoch_and_seed():
     """Windows of one token, 999 an epoch, have the same offset in every epoch."""
     orders = []
     for seed in (1, 2, 2**32 + 1):
-        starts = TokenWindows(np.arange(1000), 1, 999, seed)
-        orders += [starts.starts(step) for step in range(3)]
-    for i, order in enumerate(orders):
+        windows = windows_of(1000, 1, 999, seed)
+        orders += [windows.starts(epoch) for epoch in range(3)]
+
+    for order in orders:
         assert np.mean(np.diff(order) == 1) < 0.01, "two neighbours follow each other by chance, 1 in 1,000"
-        assert all(np.mean(order == other) < 0.01 for other in orders[:i])
+    for one, other in itertools.combinations(orders, 2):
+        assert np.mean(one == other) < 0.01
 
 
 def test_the_order_is_that_of_the_pinned_numpy():
-    assert np.array_equal(np.sort(shuffled(70_000, 1, 0)), np.arange(70_000))
     assert shuffled(6, 42, 0).tolist() == [2, 1, 3, 5, 0, 4]
     assert shuffled(6, 42, 1).tolist() == [3, 5, 4, 0, 2, 1]
 
 
+def test_a_shuffled_order_has_every_number_once():
+    order = shuffled(70_000, 1, 0)
+
+    assert np.array_equal(np.sort(order), np.arange(70_000))
+
+
 def test_steps_in_any_order_read_the_same_windows():
-    windows = TokenWindows(np.arange(100), 8, 5, seed=2)  # an epoch is at most 3 steps
+    in_order = windows_of(100, 8, 5, seed=2)  # an epoch is at most 3 steps
+    expected = [in_order.starts(step) for step in range(30)]
+    windows = windows_of(100, 8, 5, seed=2)
+
     for step in np.random.default_rng(0).permutation(30).tolist():
-        assert np.array_equal(windows.starts(step), TokenWindows(np.arange(100), 8, 5, seed=2).starts(step))
+        assert np.array_equal(windows.starts(step), expected[step])
 
 
 def test_each_epoch_is_shuffled_once():
-    windows = TokenWindows(np.arange(16_001), 16, 7, seed=1)
+    windows = windows_of(16_001, 16, 7, seed=1)
     before = shuffled.cache_info().misses
+
     for step in range(280):  # of 143 in an epoch; a batch holds windows of both
         windows.starts(step)
         windows.starts(max(0, step - 1))
+
     assert shuffled.cache_info().misses == before + 2
 
 
+# What is read
+
+
 def test_targets_are_the_inputs_shifted_by_one():
-    x, y = TokenWindows(np.arange(1000, dtype=np.uint16), 16, 3, seed=3).batch(5)
+    ids = np.arange(1000, dtype=np.uint16)
+
+    x, y = TokenWindows(ids, 16, 3, seed=3).batch(5)
+
     assert x.shape == y.shape == (3, 16)
     assert x.dtype == y.dtype == np.int64
     assert np.array_equal(y, x + 1)
 
 
 def test_a_file_of_one_window_is_enough():
-    x, y = TokenWindows(np.arange(9), 8, 2, seed=0).batch(0)
+    x, y = windows_of(9, 8, 2, seed=0).batch(0)
+
     assert x.tolist() == [list(range(8))] * 2
     assert y.tolist() == [list(range(1, 9))] * 2
-    with pytest.raises(DataError, match=r"8 tokens, one window of train\.seq_len 8 needs 9"):
+
+
+def test_a_file_shorter_than_a_window_and_its_last_target_is_refused():
+    with pytest.raises(DataError, match=r"8 tokens.*train\.seq_len 8 needs 9"):
         TokenWindows(np.arange(8), 8, 2, seed=0)
 
 
-@pytest.mark.parametrize("ids", [np.arange(60)[::3], np.arange(20, dtype=">u2"), np.arange(20, dtype=np.uint32)])
+arrays_of_integers = pytest.mark.parametrize(
+    "ids",
+    [
+        np.arange(60)[::3],
+        np.arange(20, dtype=">u2"),
+        np.arange(20, dtype=np.uint32),
+    ],
+    ids=["strided", "big-endian", "uint32"],
+)
+
+
+@arrays_of_integers
 def test_windows_are_read_from_any_array_of_integers(ids):
-    buffer = read_windows(ids, np.array([0, 16, 3]), 4)
-    assert buffer.dtype == np.int64 and buffer.flags.c_contiguous and buffer.flags.writeable
-    assert buffer.tolist() == [ids[start : start + 4].tolist() for start in (0, 16, 3)]
+    starts = np.array([0, 16, 3])
+
+    buffer = read_windows(ids, starts, 4)
+
+    assert buffer.tolist() == [ids[start : start + 4].tolist() for start in starts]
+    assert buffer.dtype == np.int64
+    assert buffer.flags.c_contiguous
+    assert buffer.flags.writeable
+
+
+@arrays_of_integers
+def test_a_window_past_the_end_is_an_error(ids):
     with pytest.raises(IndexError):
         read_windows(ids, np.array([17]), 4)
 
 
 def test_prefetch_reads_one_step_ahead(monkeypatch):
-    windows = TokenWindows(np.arange(500), 8, 4, seed=1)
+    windows = windows_of(500, 8, 4, seed=1)
     read = []
     buffer = windows.buffer
 
@@ -124,42 +202,80 @@ def test_prefetch_reads_one_step_ahead(monkeypatch):
         return buffer(step)
 
     monkeypatch.setattr(windows, "buffer", recording_buffer)
-    for step, (x, y) in zip(range(3, 7), prefetch(windows, range(3, 7), "cpu"), strict=True):
-        assert read == list(range(3, min(step + 2, 7)))
+
+    batches = prefetch(windows, range(3, 7), "cpu")
+    for expected in ([3, 4], [3, 4, 5], [3, 4, 5, 6], [3, 4, 5, 6]):
+        next(batches)
+        assert read == expected
+
+
+def test_prefetched_batches_are_those_of_the_steps():
+    windows = windows_of(500, 8, 4, seed=1)
+
+    batches = list(prefetch(windows, range(3, 7), "cpu"))
+
+    for step, (x, y) in zip(range(3, 7), batches, strict=True):
+        expected_x, expected_y = windows.batch(step)
         assert x.dtype == y.dtype == torch.int64
-        for tensor, wanted in zip((x, y), windows.batch(step), strict=True):
-            assert np.array_equal(tensor.numpy(), wanted)
-        read[:] = range(3, min(step + 2, 7))  # without the read of this test
+        assert np.array_equal(x.numpy(), expected_x)
+        assert np.array_equal(y.numpy(), expected_y)
+
+
+def test_without_steps_nothing_is_prefetched():
+    windows = windows_of(500, 8, 4, seed=1)
+
     assert list(prefetch(windows, [], "cpu")) == []
 
 
-def test_inputs_and_targets_on_a_device_share_one_buffer():
-    for device in ("cpu", "meta"):
-        x, y = to_device(np.arange(10).reshape(2, 5), device)
-        assert x.shape == y.shape == (2, 4) and x.device.type == y.device.type == device
-        assert y.stride() == (5, 1)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_inputs_and_targets_on_a_device_share_one_buffer(device):
+    buffer = np.arange(10).reshape(2, 5)
+
+    x, y = to_device(buffer, device)
+
+    assert x.shape == y.shape == (2, 4)
+    assert x.device.type == y.device.type == device
+    assert x.stride() == y.stride() == (5, 1)
+
+
+# When a document is read
+
+
+def walk(windows: TokenWindows, begin: int, end: int, num_steps: int) -> dict[int, list]:
+    """Return by epoch (first target, (step, row), is whole) of each window that reads tokens begin … end - 1."""
+    found: dict[int, list] = {}
+    for step in range(num_steps):
+        x, y = windows.batch(step)
+        for row in range(windows.batch_size):
+            targets = [token for token in y[row].tolist() if begin < token < end]
+            if targets:
+                epoch = windows.epoch_of(step * windows.batch_size + row)
+                is_whole = begin in x[row] and end - 1 in y[row]
+                found.setdefault(epoch, []).append((targets[0], (step, row), is_whole))
+    return found
 
 
 @check_examples
 @given(st.integers(2, 300), st.integers(1, 40), st.integers(1, 7), SEEDS, st.data())
 def test_readings_are_those_of_a_walk_through_all_steps(num_tokens, seq_len, batch_size, seed, data):
-    seq_len = min(seq_len, num_tokens - 1)
-    windows = TokenWindows(np.arange(num_tokens, dtype=np.uint32), seq_len, batch_size, seed)
+    windows = windows_of(num_tokens, seq_len, batch_size, seed)
     begin = data.draw(st.integers(0, num_tokens - 2))
     end = data.draw(st.integers(begin + 2, num_tokens))
-    num_steps = data.draw(st.integers(1, 2 * -(-windows.windows_per_epoch() // batch_size)))  # two epochs
-    walked: dict[int, list] = {}
-    for number in range(num_steps * batch_size):
-        step, row = divmod(number, batch_size)
-        x, y = (each[row] for each in windows.batch(step))
-        if targets := [token for token in y.tolist() if begin < token < end]:
-            epoch = windows.epoch_of(number)
-            walked.setdefault(epoch, []).append((targets[0], (step, row), begin in x and end - 1 in y))
-    for epoch, places, num_windows in windows.readings(begin, end, num_steps):
-        expected = sorted(walked.pop(epoch, []))
+    steps_per_epoch = -(-windows.windows_per_epoch() // batch_size)
+    num_steps = data.draw(st.integers(1, 2 * steps_per_epoch))
+
+    readings = windows.readings(begin, end, num_steps)
+
+    walked = walk(windows, begin, end, num_steps)
+    assert walked.keys() <= {epoch for epoch, _, _ in readings}
+    for epoch, places, num_windows in readings:
+        expected = sorted(walked.get(epoch, []))
         assert places == [place for _, place, _ in expected]
-        assert (num_windows == 1 and len(places) == 1) == any(is_whole for *_, is_whole in expected)
-    assert walked == {}
+        is_one_window = num_windows == len(places) == 1
+        assert is_one_window == any(is_whole for _, _, is_whole in expected)
+
+
+# Windows that select the best model
 
 
 @pytest.mark.parametrize(
@@ -174,22 +290,43 @@ def test_readings_are_those_of_a_walk_through_all_steps(num_tokens, seq_len, bat
     ],
 )
 def test_selected_windows_at_the_limits(num_tokens, num_selected, expected):
-    assert model_selection_starts(num_tokens, num_selected, 10).tolist() == expected
+    starts = model_selection_starts(num_tokens, num_selected, 10)
+
+    assert starts.tolist() == expected
 
 
 @check_examples
-@given(num_tokens=st.integers(1, 100_000), num_selected=st.integers(1, 100_000), seq_len=st.integers(1, 600))
+@given(
+    num_tokens=st.integers(1, 100_000),
+    num_selected=st.integers(1, 100_000),
+    seq_len=st.integers(1, 600),
+)
 def test_selected_windows_are_evenly_spread(num_tokens, num_selected, seq_len):
     starts = model_selection_starts(num_tokens, num_selected, seq_len)
+
     num_windows = max(1, num_tokens // seq_len)
     assert len(starts) == min(num_windows, max(1, num_selected // seq_len))
     assert np.all(starts % seq_len == 0)
     numbers = starts // seq_len
-    assert numbers[0] >= 0 and numbers[-1] < num_windows
-    gaps = np.diff(numbers)
-    assert len(gaps) == 0 or (gaps.min() >= 1 and gaps.max() - gaps.min() <= 1)
-    # As much of the stream is before the first window as after the last one, up to one gap.
-    assert abs(numbers[0] - (num_windows - 1 - numbers[-1])) <= num_windows / len(starts)
+    num_before = numbers[0]
+    num_after = num_windows - 1 - numbers[-1]
+    assert num_before >= 0
+    assert num_after >= 0
+    assert abs(num_before - num_after) <= num_windows / len(starts), "up to one gap"
+    if len(starts) > 1:
+        gaps = np.diff(numbers)
+        assert gaps.min() >= 1
+        assert gaps.max() - gaps.min() <= 1
+
+
+# How a large file is mapped
+
+
+def flags_of_maps(path: Path) -> list[list[str]]:
+    """Return the flags with which Linux maps a file into this process, of each map."""
+    maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    own = [each for each in maps if str(path) in each]
+    return [re.search(r"VmFlags:(.*)", each)[1].split() for each in own]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")
@@ -198,8 +335,9 @@ def test_files_larger_than_memory_are_read_at_random(tmp_path, monkeypatch, memo
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory_bytes))
     path = tmp_path / "x.bin"
     np.arange(1000, dtype=np.uint16).tofile(path)
+
     windows = TokenWindows(np.memmap(path, np.uint16, "r"), 8, 2, seed=1)
-    maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
-    advised = ["rr" in re.search(r"VmFlags:(.*)", m)[1].split() for m in maps if str(path) in m]
-    assert any(advised) == is_larger
+
+    is_random = ["rr" in flags for flags in flags_of_maps(path)]
+    assert any(is_random) == is_larger
     assert np.array_equal(windows.ids, np.arange(1000))
