@@ -1,3 +1,9 @@
 """The fixtures of tests/."""
 
-from support.fixtures import finished, pytest_collection_finish, pytest_collection_modifyitems  # noqa: F401
+from support.fixtures import (  # noqa: F401
+    finished,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_unconfigure,
+)

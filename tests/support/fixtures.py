@@ -4,7 +4,10 @@ Threads wait for each other by spinning, which beside other processes makes smal
 """
 
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
@@ -13,6 +16,7 @@ import pytest
 
 from lm.core.files import output_lock
 from support import ROOT
+from support.warm_python import WARM_PROGRAMS, start_server, stop_server
 from support.workspace import Workspace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,6 +34,23 @@ COSTLY_FILES = [
 # Packages that are slow to import and that few tests need; those import them in their functions.
 IMPORTED_LATE = {"datasets", "gguf", "huggingface_hub", "lm_eval", "sympy", "torch._dynamo", "transformers"}
 IMPORTED_AT_COLLECTION = pytest.StashKey[set[str]]()
+SERVER = pytest.StashKey[subprocess.Popen]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """For `make test`, start the server of `python` and `dvc`: one for all processes of the tests."""
+    if config.getoption("markexpr") == "not slow" and WARM_PROGRAMS not in os.environ:
+        folder = Path(tempfile.mkdtemp(prefix="warm"))
+        config.stash[SERVER] = start_server(folder)
+        os.environ[WARM_PROGRAMS] = str(folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the server, in the process that started it."""
+    if SERVER in config.stash:
+        stop_server(config.stash[SERVER])
+        shutil.rmtree(os.environ.pop(WARM_PROGRAMS))
+        del config.stash[SERVER]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

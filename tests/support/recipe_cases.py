@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from lm.core.params import read_yaml
@@ -13,6 +12,7 @@ from support.model_cases import write_gemma_like
 from support.stages import MICRO_MODEL, change_params, module_and_arguments, run_here, stage_folder
 from support.texts import sentences
 from support.tokenizer_cases import TIKTOKEN_CACHE
+from support.workspace import path_of_programs
 from tools import use
 
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
@@ -88,9 +88,10 @@ def bring_text_and_tokenizer(folder: Path, home: Path) -> None:
         others = {"HF_TOKEN": TOKEN, "TIKTOKEN_CACHE_DIR": str(TIKTOKEN_CACHE), "OMP_NUM_THREADS": "1"}
         environment = hub.environment(home, **others)
         environment.pop("DVC_ROOT", None)
+        environment["PATH"] = path_of_programs()
         for stage in ("fetch", "make_tokenizer"):
             module, arguments = module_and_arguments(stage)
-            command = [sys.executable, f"src/{module}.py", *arguments]
+            command = ["python", f"src/{module}.py", *arguments]
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,0 +1,45 @@
+"""What `python` and `dvc` of warm_python.py do: ask the server for a process, and end as it ends."""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+
+def main(address: str, program: str, *arguments: str) -> None:
+    is_script = arguments and not arguments[0].startswith("-")
+    with socket.socket(socket.AF_UNIX) as connection:
+        if (program.endswith("python") and not is_script) or not ask(connection, address, program, arguments):
+            os.execv(program, [program, *arguments])
+        pid = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: os.kill(pid, number))
+        status = connection.recv(1)
+        connection.recv(1)  # returns as the process ends
+    if not status:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(status[0])
+
+
+def ask(connection: socket.socket, address: str, program: str, arguments: tuple[str, ...]) -> bool:
+    """Ask for a process; return whether the server begins one."""
+    request = {
+        "program": program,
+        "arguments": arguments,
+        "folder": os.getcwd(),
+        "umask": os.umask(0o022),
+        "environment": dict(os.environ),
+    }
+    os.umask(request["umask"])
+    content = json.dumps(request).encode()
+    try:
+        connection.connect(address)
+    except OSError:
+        return False
+    socket.send_fds(connection, [len(content).to_bytes(8, "big")], [0, 1, 2])
+    connection.sendall(content)
+    return connection.recv(2, socket.MSG_WAITALL) == b"ok"
+
+
+main(*sys.argv[1:])

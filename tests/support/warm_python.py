@@ -1,0 +1,186 @@
+"""`python` and `dvc` that start at once: a server that has imported the packages forks a process for each command.
+
+    server = start_server(folder)  # folder is for PATH: it has programs `python` and `dvc`
+    …
+    stop_server(server)
+
+Torch, DVC and other packages take seconds to import, which each stage and each `dvc` of the tests would pay. The server
+imports them before the first command. It imports nothing of the repository, whose code a test may change.
+
+The real Python runs what the server cannot: options, as in `python -c`, and commands with other settings that packages
+read when they are imported. Of signals only SIGINT and SIGTERM reach the process. So tests of kills, and the slow
+tests, use the real programs.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import re
+import runpy
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+PRELOADED = [
+    "torch", "numba", "pandas", "pyarrow.parquet", "matplotlib.pyplot", "tiktoken", "tokenizers", "jinja2",
+    "dvc.cli.parser", "dvc.data_cloud", "dvc.repo.artifacts", "dvc.repo.experiments", "dvc.repo.index",
+    "dvc.repo.plots", "dvc.repo.reproduce", "dvc.repo.status", "dvc.stage.run", "dulwich.worktree",
+]  # fmt: skip
+WARM_PROGRAMS = "WARM_PROGRAMS"  # the variable that holds the folder of the programs, for all processes of the tests
+# Variables that packages read as they are imported.
+READ_AT_IMPORT = re.compile(r"(PYTHON|OMP_|MKL_|NPY_|OPENBLAS_|NUMBA_|TORCH_|ATEN_|ONEDNN_|RAYON_|LD_|MPL)")
+
+
+def read_at_import(environment: dict[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that decide what an import does."""
+    return {name: value for name, value in environment.items() if READ_AT_IMPORT.match(name)}
+
+
+# In the process of the tests.
+
+
+def start_server(folder: Path) -> subprocess.Popen:
+    """Start the server; `folder`, for PATH, gets the programs `python` and `dvc`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    address = folder / "socket"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    server = subprocess.Popen([sys.executable, __file__, address], env=environment, stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    server.stdout.readline()  # the socket is there
+    own_folder = Path(sys.executable).parent
+    client = Path(__file__).with_name("warm_client.py")
+    for name in ("python", "dvc"):
+        words = [sys.executable, "-IS", str(client), str(address), str(own_folder / name)]
+        program = folder / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        program.chmod(0o755)
+    return server
+
+
+def stop_server(server: subprocess.Popen) -> None:
+    """End the server and wait for it."""
+    server.terminate()
+    server.wait()
+
+
+# In the server.
+
+
+def serve(address: str) -> None:
+    """Fork a process for each command, until SIGTERM."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the tests
+    signal.signal(signal.SIGCHLD, reap)
+    print("ready", flush=True)
+    own = read_at_import(dict(os.environ))
+    while True:
+        connection, _ = listener.accept()
+        request, descriptors = receive(connection)
+        if read_at_import(request["environment"]) != own:
+            connection.sendall(b"no")
+        else:
+            preload()
+            if os.fork() == 0:
+                listener.close()
+                become(connection, request, descriptors)
+        connection.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def reap(*_) -> None:
+    """Take note of children that have ended."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+
+
+def receive(connection: socket.socket) -> tuple[dict, list[int]]:
+    """Return what a client asks for, and its standard streams."""
+    content, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    length, content = int.from_bytes(content[:8], "big"), content[8:]
+    while len(content) < length:
+        content += connection.recv(1 << 16)
+    return json.loads(content), descriptors
+
+
+def preload() -> None:
+    """Import the packages, once."""
+    if PRELOADED[0] in sys.modules:
+        return
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def become(connection: socket.socket, request: dict, descriptors: list[int]) -> None:
+    """Turn this new process into the one that the client asks for; end it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for stream, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
+    sys.stdin = os.fdopen(0, closefd=False)
+    by_lines = os.isatty(1) or "PYTHONUNBUFFERED" in request["environment"]
+    sys.stdout = os.fdopen(1, "w", 1 if by_lines else -1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, closefd=False, errors="backslashreplace")
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    os.chdir(request["folder"])
+    os.umask(request["umask"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    connection.sendall(b"ok" + os.getpid().to_bytes(8, "big"))
+
+    status = run(request["program"], request["arguments"])
+    # End as Python does, without taking every module to pieces, which takes a second.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    connection.sendall(bytes([status]))
+    os._exit(status)
+
+
+def run(program: str, arguments: list[str]) -> int:
+    """Run a script, or DVC; return the status with which Python would end."""
+    try:
+        if Path(program).name == "dvc":
+            sys.argv = [program, *arguments]
+            status = importlib.import_module("dvc.cli").main(arguments)
+        else:
+            sys.argv = arguments
+            script = Path(arguments[0])
+            sys.path.insert(0, str(script.absolute() if script.is_dir() else script.absolute().parent))
+            runpy.run_path(arguments[0], run_name="__main__")
+            status = 0
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    if status is None:
+        return 0
+    if isinstance(status, int):
+        return status & 0xFF
+    print(status, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file
+    serve(sys.argv[1])
