@@ -55,7 +55,7 @@ torture: .venv/ready-dev ## Try every power cut and failing system call in the s
 	OMP_NUM_THREADS=1 PYTHONPATH=src:tests python benchmarks/torture/failing_calls.py
 
 reproduce: .venv/ready ## Run the pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json
-	python src reproduce
+	python src prove --twice
 
 prove: .venv/ready ## Train a small run, about a minute, and compare its bits with the committed ones
 	python src prove

@@ -3,7 +3,7 @@
     PYTHONPATH=src:benchmarks python benchmarks/quality/checkpoints.py
 
 It trains the default with twelve validations in a clone of the last commit, and keeps the checkpoint of each. Then it
-deletes all of them, and rebuilds one after the other with `python src checkpoint STEP`: each from the one before.
+deletes all of them, and rebuilds one after the other with `python src verify --retrain STEP`: each from the one before.
 """
 
 import re
@@ -50,11 +50,11 @@ def main() -> None:
         seconds = []
         for step in steps:
             begun = time.perf_counter()
-            print(run(clone, f"python src checkpoint {step}"), flush=True)
+            print(run(clone, f"python src verify --retrain {step}"), flush=True)
             seconds.append(round(time.perf_counter() - begun, 1))
         rebuilt = digests(folder)
 
-    # `checkpoint` has compared each with the curve. Compare them with the deleted files too.
+    # `verify` has compared each with the curve. Compare them with the deleted files too.
     kept_steps = sorted(recorded.keys() & rebuilt.keys())
     if any(rebuilt[step] != recorded[step] for step in kept_steps):
         sys.exit("error: a rebuilt checkpoint has another digest than the deleted one")

@@ -60,7 +60,7 @@ def caveats(comparison: Comparison) -> list[str]:
         ]
     if comparison.is_identical and not read_timing(read_json(MODEL)):
         lines.append("No training of these weights is recorded here (.runs), so they came from DVC's cache.")
-        lines.append("To train a part of the run again and compare it: python src verify --recompute")
+        lines.append("To train a part of the run again and compare it: python src verify --retrain")
     return lines
 
 

@@ -60,11 +60,12 @@ def test_every_wrong_value_of_every_stage_is_one_line(folder, capsys):
     assert len(said.splitlines()) == len(CASES)
 
 
+REBUILD = "python src verify --retrain STEP --weights data/start"
 STARTS = {
     "of Hugging Face": (["config.json", "model.safetensors"], "`python src export_hf --from {} data/start`"),
     "an export": (["config.json", "model.json", "model.safetensors"], "`python src export_hf --from {} data/start`"),
-    "of runs": (["ab12/run.json", "ab12/checkpoint-000000003.pt"], "`python src checkpoint STEP data/start`"),
-    "of a run": (["run.json", "checkpoint-000000003.pt"], "`python src checkpoint STEP data/start`"),
+    "of runs": (["ab12/run.json", "ab12/checkpoint-000000003.pt"], f"`{REBUILD}`"),
+    "of a run": (["run.json", "checkpoint-000000003.pt"], f"`{REBUILD}`"),
     "of other files": (["notes.txt"], "it has no model.json; name one that"),
     "without weights": (["model.json"], "it has no best_model_params.pt; name one that"),
 }

@@ -336,7 +336,7 @@ def test_weights_that_were_not_trained_here_are_said_to_come_from_the_cache(comm
     assert not any("cache" in line for line in said(capsys))
     shutil.rmtree(".runs")
     lines = said(capsys)
-    assert "so they came from DVC's cache" in lines[1] and "python src verify --recompute" in lines[2]
+    assert "so they came from DVC's cache" in lines[1] and "python src verify --retrain" in lines[2]
 
 
 def test_conflicts_of_a_merge_are_named_with_the_commands_that_end_them(committed, capsys):

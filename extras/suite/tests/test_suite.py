@@ -122,11 +122,11 @@ def test_evaluations_of_other_weights_are_refused(workspace, capsys):
 
 
 def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
-    assert verify.main(["--recompute", "--from", "10"]) == 0
+    assert verify.main(["--retrain", "--from", "10"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"
     record = read_json(MODEL)
     write_json(MODEL, {**record, "kept_weights": record["kept_weights"] | {NAMES[2]: "ab" * 32}})
-    assert verify.main(["--recompute", "--from", "10"]) == 4
+    assert verify.main(["--retrain", "--from", "10"]) == 4
     write_json(MODEL, record)
 
 

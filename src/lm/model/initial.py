@@ -26,9 +26,9 @@ def reject_other_folder(folder: Path) -> None:
         remedy = f"run `python src export_hf --from {folder} data/start`, and make {needed}"
     elif "run.json" in names or any((folder / name / "run.json").exists() for name in names):
         found = "a folder of checkpoints, not one like data/models"
-        remedy = f"run `python src checkpoint STEP data/start`, and make {needed}"
+        remedy = f"run `python src verify --retrain STEP --weights data/start`, and make {needed}"
     else:
         missing = RECORD if RECORD not in names else WEIGHTS
         found = f"not a folder like data/models: it has no {missing}"
-        remedy = "name one that `python src export_hf --from` or `python src checkpoint` wrote"
+        remedy = "name one that `python src export_hf --from` or `python src verify --weights` wrote"
     raise ParamsError(f"{where}, {found}; {remedy}")

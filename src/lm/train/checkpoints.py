@@ -2,7 +2,7 @@
 
 A checkpoint is the whole state of a run after a step: checkpoint-<step>.pt, and beside it a record with its SHA-256,
 without which it does not count. One list of them serves three purposes. A killed run continues from its newest one, a
-longer run begins with the last one from before the learning rate fell, and `verify --recompute` trains again from one
+longer run begins with the last one from before the learning rate fell, and `verify --retrain` trains again from one
 that stayed. lm.train.fingerprint names the folders.
 """
 

@@ -1,18 +1,25 @@
-"""Check every file of the workspace against its record and dvc.lock; with --cache also objects of DVC's cache.
+"""Check files against their records and dvc.lock, also those of DVC's cache; retrain a part of the run.
 
     python src verify
     python src verify --cache exported
-    python src verify --recompute --from 0
+    python src verify --retrain                             # a random part of the run
+    python src verify --retrain 450 --weights data/early    # and write the weights after step 450
 
 Every byte is read, because DVC trusts the modification times of files and never reads its cache again. Of the
 cache only the objects that dvc.lock or a .dvc file refers to are read; those of other runs are counted. Each check
 prints one line: `ok`; `WRONG` with the command that repairs it (run these commands from the top, then verify
 again); or `note` for a file that is not made yet or that has changed since. Exit status 4 if anything is wrong.
 
---recompute also trains one interval between two validations again, chosen at random among those that begin at the
-initial weights or at a checkpoint that the run kept, and compares weights and optimizer with the recorded digest.
+Each validation of a run is a checkpoint that takes no space: plots/validation.csv has its step, its loss and the digest
+of its weights and optimizers. After the checks of files, --retrain STEP trains from the nearest stored checkpoint
+before that validation, or from the initial weights, and compares every validation on the way. It stores the checkpoint
+in .runs, where a longer run or another --retrain begins with it, and with --weights writes its weights, as a folder
+like data/models. Without a STEP, it trains from one validation to the next, chosen at random among those that begin at
+the initial weights or at a stored checkpoint, and stores nothing. In exact numerics the bits are the same on every
+device.
 """
 
+import argparse
 import itertools
 import random
 import shlex
@@ -27,7 +34,7 @@ from tqdm import tqdm
 from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, sha256_file
 from lm.core.paths import KEPT_WEIGHTS, RUNS
-from tools.common.arguments import tool_parser
+from tools.common.arguments import count, tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
 from tools.verify.records import (
     BEST,
@@ -42,6 +49,8 @@ from tools.verify.records import (
 
 if TYPE_CHECKING:  # DVC takes a second to import
     from tools.verify.dvc_outputs import Outputs
+
+RANDOM = -1  # the value of --retrain without a step
 
 
 def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
@@ -108,10 +117,10 @@ def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
     for record in sorted(run.glob("checkpoint-*.json")):
         step = int(record.stem.removeprefix("checkpoint-"))
         rebuilt.discard(step)
-        again = f"run `rm {record}`, and `python src checkpoint {step}` to rebuild it"
+        again = f"run `rm {record}`, and `python src verify --retrain {step}` to rebuild it"
         yield from check_link(Link(record, "sha256", record.with_suffix(".pt")), digests, again)
     if rebuilt:
-        yield Finding(f"{CURVE}: {len(rebuilt)} more checkpoints, which `python src checkpoint STEP` rebuilds")
+        yield Finding(f"{CURVE}: {len(rebuilt)} more checkpoints, which `python src verify --retrain STEP` rebuilds")
 
 
 def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
@@ -185,12 +194,21 @@ def main(argv: list[str]) -> None:
     parser = tool_parser("verify", __doc__)
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="output of `python src export_hf`")
     parser.add_argument("--cache", action="store_true", help="also read the cache objects that dvc.lock refers to")
-    parser.add_argument("--recompute", action="store_true", help="also retrain an interval and compare its digest")
-    parser.add_argument("--from", type=int, dest="start", metavar="STEP", help="begin the interval at this step")
-    parser.add_argument("--seed", type=int, help="choose the interval by this seed (a new one each time)")
+    parser.add_argument(
+        "--retrain",
+        type=count,
+        nargs="?",
+        const=RANDOM,
+        metavar="STEP",
+        help="also train again up to this validation, compare its digest, and store its checkpoint (a random interval)",
+    )
+    parser.add_argument(
+        "--from", type=count, dest="start", metavar="STEP", help="retrain from this checkpoint, or from 0 (the nearest)"
+    )
+    parser.add_argument("--weights", type=Path, metavar="FOLDER", help="new folder for the weights of --retrain STEP")
+    parser.add_argument("--seed", type=int, help="choose the random interval by this seed (a new one each time)")
     args = parser.parse_args(argv)
-    if not args.recompute and (args.start, args.seed) != (None, None):
-        raise ParamsError("--from and --seed choose what --recompute retrains; add --recompute")
+    check_arguments(args)
     if not PIPELINE.exists() and not args.folders:
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root, or name an exported folder")
     with tqdm(unit="B", unit_scale=True, desc="verify", leave=False, disable=None) as bar:
@@ -198,12 +216,33 @@ def main(argv: list[str]) -> None:
         workspace = check_workspace(digests, args.cache) if PIPELINE.exists() else ()
         exports = (finding for folder in args.folders for finding in check_export(folder, digests))
         results = Counter(show(finding) for finding in itertools.chain(workspace, exports))
-    checked = f"{results.total()} checks, {digests.num_bytes:,} bytes read"
-    if results["WRONG"]:
-        advice = "run the commands above from the top, then verify again"
-        raise IntegrityError(f"{checked}, {results['WRONG']} wrong; {advice}")
-    print(f"{checked}, all ok" + (f" except {results['note']} notes" if results["note"] else ""))
-    if args.recompute:
-        from tools.verify.recompute import recompute  # torch takes seconds to import
+    print(f"{results.total()} checks, {digests.num_bytes:,} bytes read, {summary(results)}", flush=True)
+    if args.retrain is not None:
+        from tools.verify.retrain import retrain  # torch takes seconds to import
 
-        recompute(args.start, random.randrange(10**6) if args.seed is None else args.seed)
+        step = None if args.retrain == RANDOM else args.retrain
+        seed = random.randrange(10**6) if args.seed is None else args.seed
+        retrain(step, args.start, seed, args.weights)
+    if results["WRONG"]:
+        raise IntegrityError(f"{results['WRONG']} wrong; run the commands above from the top, then verify again")
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raise ParamsError if options contradict each other."""
+    of_retrain = {"--from": args.start, "--seed": args.seed, "--weights": args.weights}
+    given = [name for name, value in of_retrain.items() if value is not None]
+    if given and args.retrain is None:
+        raise ParamsError(f"{' and '.join(given)} say how --retrain trains; add --retrain")
+    if args.weights and args.retrain == RANDOM:
+        raise ParamsError("--weights writes the weights of one step; name it: --retrain STEP")
+    if args.weights and args.weights.exists():
+        raise ParamsError(f"{args.weights}: exists; name a new folder")
+    if args.seed is not None and (args.start is not None or args.retrain != RANDOM):
+        raise ParamsError("--seed chooses a random interval; leave it out with --from or --retrain STEP")
+
+
+def summary(results: Counter[str]) -> str:
+    """Return how many findings are wrong or notes."""
+    if results["WRONG"]:
+        return f"{results['WRONG']} wrong"
+    return "all ok" + (f" except {results['note']} notes" if results["note"] else "")

@@ -1,0 +1,304 @@
+"""`verify --retrain`: steps that are trained again have the same bits, and any other bit is found."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import train as train_stage
+from lm.core.errors import IntegrityError, ParamsError, UserError
+from lm.core.files import read_json, sha256_file, write_json
+from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
+from lm.train.state import digest_of, named_tensors
+from support.refusal import files_below
+from support.stages import change_params
+from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
+from tools.common.paths import MODEL, MODELS, PARAMS, TRAIN
+from tools.common.retrain import CURVE, DIGEST, read_curve
+from tools.verify.retrain import Steps, choose_interval, choose_steps, retrain
+
+CHANGED = [Path(".runs"), Path("data"), Path("metrics"), Path("plots"), PARAMS]  # what a test may change
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    """The folder of a run of 20 steps, with validations at 5, 10, 15 and 20, which kept the weights of 7 and 15.
+
+    The checkpoints of 5, 10 and 15 stay, and that of 8, at which the learning rate begins to fall.
+    """
+    folder = tmp_path_factory.mktemp("retrain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DVC_ROOT", raising=False)
+        make_finished_run(folder, kept_steps=[7, 15])
+    for path in CHANGED:
+        replace_by_copy(folder / path, folder / "before" / path)
+    return folder
+
+
+@pytest.fixture
+def run(finished_run, monkeypatch):
+    """The folder of the finished run, as it was, below the current directory."""
+    monkeypatch.chdir(finished_run)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    for path in CHANGED:
+        replace_by_copy(Path("before", path), path)
+    return only_run()
+
+
+def replace_by_copy(source: Path, target: Path) -> None:
+    """Copy a file, or a folder in place of another one."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_file():
+        shutil.copy(source, target)
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+
+
+def call(end: int | None = None, start: int | None = None, seed: int = 1, weights: Path | None = None) -> None:
+    """Call what `verify --retrain END --from START --seed SEED --weights WEIGHTS` calls."""
+    retrain(end, start, seed, weights)
+
+
+def path_of(run: Path, step: int) -> str:
+    return str(Checkpoint(run, step).path)
+
+
+def remove(checkpoint: Checkpoint) -> None:
+    checkpoint.path.unlink()
+    checkpoint.record.unlink()
+
+
+def keep_only(run: Path, steps: list[int]) -> None:
+    """Remove the checkpoints of all other steps."""
+    for checkpoint in list_checkpoints(run):
+        if checkpoint.step not in steps:
+            remove(checkpoint)
+
+
+def replace_by_another(checkpoint: Checkpoint) -> str:
+    """Change a weight of a checkpoint, and record the SHA-256 of the new file; return its digest."""
+    state = torch.load(checkpoint.path, weights_only=True)
+    next(iter(state["model"].values())).view(-1)[0] += 1
+    torch.save(state, checkpoint.path)
+    record = read_json(checkpoint.record)
+    write_json(checkpoint.record, record | {"sha256": sha256_file(checkpoint.path)})
+    return digest_of(named_tensors(state))
+
+
+# Equal bits.
+
+
+def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
+    """From the initial weights, because none before it is stored; the steps pass a validation and kept weights."""
+    before = dict(named_tensors(load_checkpoint(Checkpoint(run, 10))))
+    keep_only(run, [15])
+
+    call(end=10)
+
+    row = read_curve(CURVE)[10]
+    origin, _, *lines = capsys.readouterr().out.splitlines()
+    assert origin == f"retrain: steps 0 to 10 of run {run.name}, from the initial weights"
+    assert lines == [
+        f"same bits: step 10 has digest {row[DIGEST]} and validation loss {row['val_loss']} as recorded",
+        "same bits: the weights of step-000000007",
+        f"stored: {path_of(run, 10)}",
+    ]
+    after = dict(named_tensors(load_checkpoint(Checkpoint(run, 10))))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not [path for path in run.glob(".*") if path.is_dir()], "no temporary folder is left"
+
+
+def test_its_weights_are_those_that_the_run_kept(run, capsys):
+    """From the nearest checkpoint. The run went on elsewhere later, which its model.json records."""
+    model = read_json(MODEL)
+    later = model["segments"][0] | {"first_step": 16}
+    write_json(MODEL, model | {"segments": [*model["segments"], later]})
+    remove(Checkpoint(run, 15))
+
+    call(end=15, weights=Path("data/early"))
+
+    out = capsys.readouterr().out
+    assert f"steps 10 to 15 of run {run.name}, from the checkpoint {path_of(run, 10)}\n" in out
+    assert out.endswith("data/early: has the weights of step 15\n")
+    kept = MODELS / "kept_weights" / "step-000000015"
+    for name in ("best_model_params.pt", "model.json"):
+        assert Path("data/early", name).read_bytes() == (kept / name).read_bytes()
+
+
+def test_an_interval_without_a_named_end_is_compared_and_changes_no_file(run, capsys):
+    remove(Checkpoint(run, 15))
+    before = files_below(Path())
+
+    call(start=10)
+
+    assert f"steps 10 to 15 of run {run.name}, from the checkpoint {path_of(run, 10)}\n" in capsys.readouterr().out
+    assert files_below(Path()) == before
+
+
+def test_a_stored_checkpoint_needs_no_training_if_one_begins_there(run, capsys):
+    call(end=10, start=10, weights=Path("data/early"))
+
+    out = capsys.readouterr().out
+    assert "trained" not in out
+    assert f"already stored, with the recorded digest: {path_of(run, 10)}\n" in out
+    assert read_json("data/early/model.json")["best"]["step"] == 10
+
+
+# Other bits.
+
+
+def test_a_weight_changed_by_one_bit_is_found(run, monkeypatch):
+    honest = read_curve(CURVE)
+    update = train_stage.step.update_weights
+
+    def update_with_another_bit(state, lr):
+        update(state, lr)
+        if state.step == 9:
+            weight = next(state.model.parameters()).detach()
+            weight.view(-1).view(torch.int32)[17] ^= 1 << 12  # the last bit may be lost in the next update
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_stage.step, "update_weights", update_with_another_bit)
+        train_with_paths_of_pipeline()
+    altered = read_curve(CURVE)
+    assert altered[5] == honest[5]
+
+    pattern = (
+        rf"plots/validation\.csv: step 10 has digest {altered[10][DIGEST]} and .*; "
+        rf"retrained from step 5: digest {honest[10][DIGEST]} "
+    )
+    with pytest.raises(IntegrityError, match=pattern):
+        call(start=5)
+
+
+def test_other_kept_weights_are_found_and_nothing_is_stored(run):
+    keep_only(run, [5])
+    model = read_json(MODEL)
+    model["kept_weights"]["step-000000007"] = "0" * 64
+    write_json(MODEL, model)
+
+    with pytest.raises(IntegrityError, match=f"step-000000007 has the sha256 {'0' * 64}; retrained from step 5: "):
+        call(end=10)
+
+    assert not Checkpoint(run, 10).path.exists()
+
+
+def test_a_damaged_checkpoint_is_no_beginning(run):
+    damaged = Checkpoint(run, 10)
+    damaged.path.write_bytes(damaged.path.read_bytes()[:-1])
+
+    advice = r"; delete it and checkpoint-000000010\.json, or begin elsewhere with --from$"
+    with pytest.raises(IntegrityError, match=rf"checkpoint-000000010\.pt: sha256 is .*{advice}"):
+        call(end=15)
+
+
+def test_a_checkpoint_with_another_digest_is_no_beginning(run):
+    digest = replace_by_another(Checkpoint(run, 10))
+
+    expected = rf"checkpoint-000000010\.pt: its digest is {digest}, plots/validation\.csv records .* at step 10$"
+    with pytest.raises(IntegrityError, match=expected):
+        call(end=15)
+
+
+def test_a_stored_checkpoint_with_another_digest_is_found(run):
+    digest = replace_by_another(Checkpoint(run, 10))
+
+    with pytest.raises(IntegrityError, match=rf"checkpoint-000000010\.pt: its digest is {digest}, "):
+        call(end=10, weights=Path("data/early"))
+
+    assert not Path("data/early").exists()
+
+
+# Refusals.
+
+
+def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd):
+    remove(Checkpoint(run, 10))
+    os.truncate(TRAIN, 100)
+    before = files_below(run)
+
+    with pytest.raises(UserError, match=r"^src/train\.py failed; its message is above$") as caught:
+        call(end=10)
+
+    assert caught.value.exit_code == IntegrityError.exit_code
+    assert "train.bin" in capfd.readouterr().err
+    assert files_below(run) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("train.seed", 2, "seed is 1, params.yaml has 2"),
+        ("train.eval_every_tokens", 512, "was made by run "),
+    ],
+)
+def test_a_workspace_of_another_run_is_refused(run, name, value, sentence):
+    change_params(Path(), {name: value})
+
+    with pytest.raises(IntegrityError, match=f"^data/models/model.json: {sentence}"):
+        call(end=10)
+
+
+def test_every_validation_must_have_a_digest(run):
+    digest = read_curve(CURVE)[20][DIGEST]
+    CURVE.write_text(CURVE.read_text().replace(digest, ""))
+
+    with pytest.raises(IntegrityError, match=r"^plots/validation\.csv: missing, or without digests of checkpoints"):
+        call(end=10)
+
+
+# Which steps.
+
+VALIDATIONS = [0, 5, 10, 15, 20]
+
+
+@pytest.mark.parametrize(
+    ("stored", "start", "end", "chosen"),
+    [
+        ([], None, 5, (0, 5)),
+        ([7, 10], None, 10, (7, 10)),
+        ([5, 10], None, 20, (10, 20)),
+        ([5, 10], 0, 20, (0, 20)),
+        ([5, 10], 10, 10, (10, 10)),
+    ],
+)
+def test_steps_begin_at_the_nearest_checkpoint_or_where_one_says(stored, start, end, chosen):
+    assert choose_steps(VALIDATIONS, stored, start, end) == Steps(*chosen)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "sentence"),
+    [
+        (None, 0, "--retrain is 0; it must be the step of a validation: 5, 10, 15, 20"),
+        (None, 7, "--retrain is 7; it must be the step of a validation: 5, 10, 15, 20"),
+        (10, 15, "--from is 10; it must be 0 or the step of a stored checkpoint up to 15: 0, 5, 7"),
+        (20, 15, "--from is 20; it must be 0 or the step of a stored checkpoint up to 15: 0, 5, 7"),
+    ],
+)
+def test_other_steps_are_refused_with_those_that_are_possible(start, end, sentence):
+    with pytest.raises(ParamsError) as caught:
+        choose_steps(VALIDATIONS, [5, 7, 20], start, end)
+
+    assert str(caught.value) == sentence
+
+
+def test_a_seed_chooses_one_of_the_intervals_that_begin_at_a_checkpoint():
+    stored = [5, 7, 15, 20]
+
+    chosen = [choose_interval(VALIDATIONS, stored, None, seed) for seed in range(30)]
+
+    assert chosen == [choose_interval(VALIDATIONS, stored, None, seed) for seed in range(30)]
+    assert set(chosen) == {Steps(0, 5), Steps(5, 10), Steps(15, 20)}
+
+
+@pytest.mark.parametrize(
+    ("validations", "start", "possible"),
+    [(VALIDATIONS, 10, "0, 5, 15"), (VALIDATIONS, 20, "0, 5, 15"), ([0], None, "none")],
+)
+def test_an_interval_that_cannot_be_trained_is_refused(validations, start, possible):
+    with pytest.raises(ParamsError, match=f"it must be .* before the last validation: {possible}$"):
+        choose_interval(validations, [5, 7, 15, 20], start, seed=1)
