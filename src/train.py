@@ -40,6 +40,7 @@ from lm.train.outputs import keep_weights, publish, write_curves, write_metrics,
 from lm.train.progress import Progress, print_end, shows_bar
 from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.state import TrainingState
+from lm.train.stop import StopRequest
 
 SAVES_PER_INTERVAL = 50  # times that a checkpoint could be saved between two, so that saving takes 2 % of a run
 PARAMS = "params.yaml"
@@ -194,7 +195,7 @@ def train(inputs: Inputs, world: World) -> None:
     last_save = state.measured
     last_save_s = 0.0
     with (
-        launcher.StopRequest(launcher.is_rank_of_launcher(), world.is_main) as stop,
+        StopRequest(launcher.is_rank_of_launcher(), world.is_main) as stop,
         Progress(training.plan, state, params, peak_flops) as progress,
         checkpoint_writer(training, staying) as writer,
     ):

@@ -22,8 +22,8 @@ import lm.tokens.tokenfile
 import lm.train.step
 import train as train_stage
 from lm.model import machine
-from lm.train.launcher import StopRequest
 from lm.train.ranks import MAIN_RANK_SPEAKS_S, World
+from lm.train.stop import StopRequest
 from support.train_cases import SERVER, Ended, Stage, at_step, beside_training, write_slowly
 
 
