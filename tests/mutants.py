@@ -86,7 +86,7 @@ MUTANTS = [
     # Training.
     Mutant("fingerprint", "src/lm/train/fingerprint.py", '        "versions": library_versions(),\n', "",
            "lm/train/test_fingerprint.py -k version"),
-    Mutant("ids within the vocabulary", "src/train.py", "            check_id_range(tokens)\n", "            pass\n",
+    Mutant("ids within the vocabulary", "src/lm/train/run.py", "check_id_range(tokens)\n", "pass\n",
            "faults/test_damaged_inputs.py -k something_else"),
     Mutant("resume: position", "src/train.py", "range(state.step, params.max_steps)", "range(0, params.max_steps)",
            "faults/test_damaged_inputs.py -k newest"),
