@@ -106,6 +106,11 @@ class TrainParams:
         """Return the sequences of an optimizer step."""
         return self.batch_tokens // self.seq_len
 
+    @property
+    def micro_batch_size(self) -> int:
+        """Return the sequences that are computed at once, at most; a validation computes as many."""
+        return self.micro_batch_tokens // self.seq_len
+
 
 @dataclasses.dataclass(frozen=True)
 class RunParams:

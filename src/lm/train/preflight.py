@@ -108,7 +108,7 @@ def state_bytes(num_parameters: int, config: ModelConfig, num_shards: int, devic
 
 def sum_bytes(num_parameters: int, params: TrainParams) -> int:
     """Return the bytes of the sums of gradients: exact numerics add several micro-batches as int64."""
-    is_summed = params.numerics == "exact" and params.batch_tokens > params.micro_batch_tokens
+    is_summed = params.numerics == "exact" and params.batch_size > params.micro_batch_size
     return 8 * num_parameters if is_summed else 0
 
 
@@ -172,7 +172,7 @@ def reject_unequal_rows(params: TrainParams, world: World) -> None:
         problem = "train.numerics is exact, and train.shard of runtime.yaml is true: sharded weights have other bits"
         raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
     # Exact numerics average over micro-batches, which the ranks divide among themselves.
-    micro_batches = params.batch_tokens // params.micro_batch_tokens
+    micro_batches = params.batch_size // params.micro_batch_size
     ranks = world.world_size
     if micro_batches % ranks:
         problem = f"train.numerics is exact: {micro_batches} micro-batches cannot be divided among {ranks} processes"

@@ -147,12 +147,13 @@ class Run:
 
     def plan(self, world: World, device: torch.device, dtype: torch.dtype) -> preflight.Plan:
         """Return the size of the run, with the memory that one of its ranks takes."""
-        rows = self.params.batch_size // world.world_size
+        num_rows = step.num_rows_of_rank(world, self.params)
+        rows = step.micro_batch_rows(num_rows, self.params)
         return preflight.Plan(
             self.params,
             self.config,
             train_tokens=len(self.train.ids),
-            micro_batch_tokens=rows // step.num_micro_batches(rows, self.params) * self.params.seq_len,
+            micro_batch_tokens=rows * self.params.seq_len,
             num_shards=world.world_size if world.sharded else 1,
             device=device.type,
             dtype=dtype,

@@ -68,7 +68,7 @@ class Params:
 
     eval_tokens: int
     seq_len: int
-    micro_batch_tokens: int
+    micro_batch_size: int
     compile: bool = False
 
 
@@ -78,7 +78,7 @@ def test_the_marked_tokens_are_those_that_training_validates_on(num_tokens, eval
     tokens = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}})
     model = RecordingModel()
     selected = mark_model_selection(tokens, eval_tokens, seq_len)
-    validation_loss(TrainingState(model, []), tokens, Params(eval_tokens, seq_len, 4 * seq_len), torch.float32)
+    validation_loss(TrainingState(model, []), tokens, Params(eval_tokens, seq_len, micro_batch_size=4), torch.float32)
     assert np.array_equal(ids[selected], np.concatenate(model.scored))
     assert not mark_model_selection(tokens, 0, seq_len).any(), "no token selected an imported model"
 
