@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "tokenizer": {"core", "text", "tokens"},
     "exact": {"core"},
     "model": {"core", "tokens", "exact"},
-    "train": {"core", "tokens", "exact", "model"},
+    "train": {"core", "tokens", "tokenizer", "exact", "model"},
     "evaluate": {"core", "tokens", "tokenizer", "exact", "model"},
     "plots": {"core", "tokens"},
 }

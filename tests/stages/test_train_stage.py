@@ -1,12 +1,10 @@
 """What the train stage prints and writes, and what it refuses with which exit code and sentence."""
 
-import dataclasses
 import json
 import re
 import shutil
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,20 +12,17 @@ import torch
 
 import eval as eval_stage
 import train as train_stage
-from lm.core.errors import DataError
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection
 from lm.exact.threads import ThreadTuner
 from lm.model.config import ModelConfig
-from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
+from lm.model.gemma3 import count_parameters, flops_per_token
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokens.tokenfile import open_tokens
-from lm.tokens.windows import TokenWindows
 from lm.train.checkpoints import list_checkpoints
-from lm.train.config import TrainParams, TrainRuntime
-from lm.train.ranks import World
-from lm.train.state import History
-from lm.train.step import learning_rate, sampling_weights
+from lm.train.config import TrainParams
+from lm.train.state import TrainingState
+from lm.train.step import learning_rate
 from support.train_cases import ARGUMENTS, TOKENIZER, restored, results, set_runtime, write_ids
 from support.workspace import Workspace
 
@@ -185,34 +180,6 @@ def test_a_record_names_what_made_the_model(workspace):
     assert staying == sorted({2, params.decay_begins} - {0})
 
 
-def test_the_weights_begin_as_the_seed_says_and_windows_follow_it(workspace, monkeypatch):
-    drawn = []
-    starts = []
-    for seed in (11, 12):
-        workspace.change(**{"train.seed": seed, "train.sampled_vocab_size": 25, "train.numerics": "exact"})
-        made = []
-        monkeypatch.setattr(train_stage, "print_plan", made.append)
-        monkeypatch.setattr(train_stage, "resume", stop)
-        assert train_stage.main(ARGUMENTS) == 3
-        expected = Gemma3Model(made[0].inputs.config, "exact")
-        expected.init_weights(torch.Generator().manual_seed(seed))
-        found = made[0].state.model
-        assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
-        assert np.array_equal(made[0].windows.starts(0), TokenWindows(made[0].inputs.train.ids, 32, 16, seed).starts(0))
-        train_ids = made[0].inputs.train.ids
-        assert torch.equal(found.sampling_weights, sampling_weights(train_ids, 50)), (
-            "the odds of the sampled vocabulary"
-        )
-        drawn.append(found.embed_tokens.weight.detach().clone())
-        starts.append(made[0].windows.starts(0).tolist())
-    assert not torch.equal(*drawn) and starts[0] != starts[1]
-
-
-def stop(*given):
-    """End a stage with exit code 3."""
-    raise DataError("enough was built")
-
-
 def assert_same_weights(path, expected):
     found = torch.load(path, weights_only=True)
     assert list(found) == list(expected)
@@ -236,78 +203,6 @@ def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts)
     assert model.numerics == numerics
     eval_stage.score(model, open_tokens("validation.bin"), 32, [32], Cores())
     assert looks[20:] == [True], "after each batch"
-
-
-@pytest.fixture
-def planned(workspace, monkeypatch):
-    """Return a function that builds a run of several ranks, up to the check of its memory; it returns the plan.
-
-    The plan has the tokens of a micro-batch, the shards, the dtype, and the free bytes of the machine's 10 million.
-    """
-    monkeypatch.setattr(World, "all_reduce_max", lambda self, *numbers: numbers)
-    monkeypatch.setattr(train_stage.machine, "available_memory_bytes", lambda device: 10_000_000)
-    found = SimpleNamespace()
-
-    def plan(params, config, train_tokens, micro_batch_tokens, num_shards, device, dtype):
-        found.micro_batch_tokens = micro_batch_tokens
-        found.num_shards = num_shards
-        found.dtype = dtype
-
-    def check_memory(plan, device, free_bytes):
-        found.free_bytes = free_bytes
-        raise DataError("enough was built")
-
-    monkeypatch.setattr(train_stage.preflight, "Plan", plan)
-    monkeypatch.setattr(train_stage.preflight, "check_memory", check_memory)
-
-    def build(world: World, device: str = "cpu", saved: dict | None = None) -> SimpleNamespace:
-        paths = SimpleNamespace(train=Path("train.bin"), validation=Path("validation.bin"), tokenizer=None)
-        inputs = train_stage.read_inputs(paths, read_section("runtime.yaml", "train", TrainRuntime), World())
-        with pytest.raises(DataError):
-            train_stage.build(dataclasses.replace(inputs, device=torch.device(device)), world, saved)
-        return found
-
-    return build
-
-
-@pytest.mark.parametrize(("device", "share"), [("cpu", 4), ("cuda", 1)])
-def test_the_ranks_of_a_host_share_its_memory_and_each_has_a_gpu(planned, device, share):
-    found = planned(World(world_size=8, local_world_size=4), device)
-    assert found.free_bytes == 10_000_000 // share
-
-
-@pytest.mark.parametrize(("sharded", "num_shards"), [(True, 8), (False, 1)])
-def test_the_memory_of_a_rank_is_that_of_its_rows_and_its_shard(planned, sharded, num_shards):
-    """Each of eight ranks takes two of the 16 sequences of 32 tokens."""
-    found = planned(World(world_size=8, local_world_size=8, sharded=sharded))
-    assert (found.micro_batch_tokens, found.num_shards) == (2 * 32, num_shards)
-
-
-def test_a_run_continues_in_the_dtype_of_its_last_segment(planned, workspace, monkeypatch):
-    """It went on, in between, on a processor without bfloat16."""
-    monkeypatch.setattr(train_stage.machine, "has_bfloat16", lambda device: True)
-    workspace.change(**{"train.numerics": "fast", "train.dtype": "auto"})
-    segments = [{"dtype": "bfloat16"}, {"dtype": "float32"}]
-    assert planned(World(), saved={"segments": segments}).dtype == torch.float32
-    assert planned(World(), saved={"segments": segments[::-1]}).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, capsys, rank):
-    monkeypatch.setattr(train_stage.preflight, "warnings", lambda *given: ["a setting is unusual"])
-    training = SimpleNamespace(
-        inputs=SimpleNamespace(device=torch.device("cpu"), params=None, config=None),
-        plan=SimpleNamespace(lines=lambda: ["steps        20"]),
-        state=SimpleNamespace(world=World(rank, 8, local_world_size=4)),
-        warnings=["memory is short"],
-        threads=SimpleNamespace(threads=3, warnings=lambda: ["a core is busy"]),
-    )
-
-    train_stage.print_plan(training)
-
-    out = "device       cpu, 3 threads\nsteps        20\nprocesses    8, 4 on this host\n"
-    err = "warning: a setting is unusual\nwarning: memory is short\nwarning: a core is busy\n"
-    assert capsys.readouterr() == ((out, err) if rank == 0 else ("", ""))
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -415,7 +310,7 @@ def slow_down(monkeypatch):
 
 def test_validations_and_saves_do_not_count_as_training(workspace, capsys, slow_down):
     slow_down(train_stage.step, "validation_loss", 0.2)
-    slow_down(train_stage.TrainingState, "digest", 0.2)
+    slow_down(TrainingState, "digest", 0.2)
     slow_down(train_stage.checkpoints, "save_checkpoint", 0.05)
     workspace.change(**{"train.seed": 3})
     begin = time.monotonic()
@@ -438,7 +333,7 @@ def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, ca
 
 def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(workspace, monkeypatch, slow_down):
     last_saves_s = []
-    monkeypatch.setattr(train_stage, "checkpoint_interval_s", lambda every_s, last_s: last_saves_s.append(last_s) or 0)
+    monkeypatch.setattr(train_stage.checkpoints, "interval_s", lambda every_s, last_s: last_saves_s.append(last_s) or 0)
     slow_down(train_stage.checkpoints, "save_checkpoint", 0.02)
     workspace.change(**{"train.seed": 31})  # a run of its own
 
@@ -448,45 +343,3 @@ def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(worksp
     all_saves_s = json.loads(Path(".runs", run, "timing.json").read_text())["saving_seconds"][-1]
     assert last_saves_s[0] == 0 and min(last_saves_s[1:]) >= 0.02
     assert sum(last_saves_s) <= 1.01 * all_saves_s
-
-
-@pytest.mark.parametrize(("device", "thread"), [("cpu", False), ("cuda", True)])
-def test_a_thread_writes_the_checkpoints_of_a_gpu(monkeypatch, device, thread):
-    chosen = []
-    monkeypatch.setattr(
-        train_stage, "CheckpointWriter", lambda *arguments, beside_training: chosen.append(beside_training)
-    )
-    inputs = SimpleNamespace(folder=Path("run"), device=torch.device(device))
-
-    train_stage.checkpoint_writer(SimpleNamespace(inputs=inputs), set())
-
-    assert chosen == [thread]
-
-
-def test_a_checkpoint_that_takes_long_is_saved_less_often():
-    """Saving takes 2 % of a run at most; 0 asks for a checkpoint after every step."""
-    assert train_stage.checkpoint_interval_s(30, 0.1) == 30
-    assert train_stage.checkpoint_interval_s(30, 2.0) == 100
-    assert train_stage.checkpoint_interval_s(0, 2.0) == 0
-
-
-@pytest.mark.parametrize(
-    ("numerics", "device", "digests"),
-    [("fast", "cpu", ["abc"]), ("fast", "cuda", [""]), ("exact", "cpu", ["abc"]), ("exact", "cuda", ["abc"])],
-)
-def test_a_validation_in_fast_numerics_on_a_gpu_leaves_out_the_digest(monkeypatch, numerics, device, digests):
-    """It would copy the whole state from the GPU, on which fast numerics do not promise the same bits."""
-    monkeypatch.setattr(train_stage.step, "validation_loss", lambda *arguments: 1.0)
-    history = History(validation=[[1, 128, 1.0]])
-    state = SimpleNamespace(
-        history=history,
-        seconds={},
-        world=World(rank=1, world_size=2),
-        digest=lambda: "abc",
-        count_seconds=lambda name: None,
-    )
-    monkeypatch.setattr(train_stage.step, "record_validation", lambda *arguments: None)
-    inputs = SimpleNamespace(device=torch.device(device), validation=None, params=SimpleNamespace(numerics=numerics))
-    training = SimpleNamespace(inputs=inputs, state=state, dtype=torch.float32)
-    train_stage.validate(training, SimpleNamespace(show_validation=lambda: None))
-    assert history.digests == digests

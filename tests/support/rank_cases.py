@@ -19,11 +19,12 @@ from torch import Tensor
 
 import lm.core.files
 import lm.tokens.tokenfile
+import lm.train.run
 import lm.train.step
 import train as train_stage
 from lm.model import machine
-from lm.train.launcher import StopRequest
 from lm.train.ranks import MAIN_RANK_SPEAKS_S, World
+from lm.train.stop import StopRequest
 from support.train_cases import SERVER, Ended, Stage, at_step, beside_training, write_slowly
 
 
@@ -80,7 +81,7 @@ def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *ar
     )  # fmt: skip
     if count > 1:
         train_stage.output_lock = train_stage.publish = forbidden
-        train_stage.check_id_range = lm.tokens.tokenfile.check_content = forbidden
+        lm.tokens.tokenfile.check_content = forbidden
     if rank > 0:
         lm.core.files._temporary_beside = forbidden
     if sabotage is not None:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 import train as train_stage
 from lm.tokens.tokenfile import write_tokens
@@ -352,7 +353,8 @@ def limit_files(num_bytes):
 def beside_training(sabotage: Callable | None = None, *arguments) -> None:
     """A sabotage: a thread writes the checkpoints, as on a GPU; then run another one, if it is given."""
     writer = train_stage.CheckpointWriter
-    train_stage.CheckpointWriter = lambda run, staying, beside_training: writer(run, staying, beside_training=True)
+    gpu = torch.device("cuda")
+    train_stage.CheckpointWriter = lambda run, staying, device: writer(run, staying, gpu)
     if sabotage is not None:
         sabotage(*arguments)
 

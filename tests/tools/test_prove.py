@@ -17,10 +17,13 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import write_tokens
-from lm.tokens.windows import TokenWindows
+from lm.train.config import read_params
+from lm.train.ranks import SINGLE_PROCESS
+from lm.train.run import Run
 from support import ROOT
 from support.stages import MICRO_MODEL, change_params, stage_folder
 from support.train_cases import TOKENIZER
+from tools.common.retrain import FILES
 from tools.prove import cli, digests, own_run
 
 GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
@@ -157,15 +160,14 @@ def test_a_run_has_the_weights_and_moments_of_the_stage(own, changes, prepare):
     recorded = [line.split(",") for line in Path("plots/validation.csv").read_text().splitlines()]
     digest_of_step = {row[0]: row[3] for row in recorded}
 
-    run = own_run.read_run(num_steps=8)
-    state = own_run.build_state(run, torch.device("cpu"), torch.float32)
-    windows = TokenWindows(run.tokens.ids, run.params.seq_len, run.params.batch_size, run.params.seed)
+    run = Run.read(FILES, read_params())
+    training = run.start(SINGLE_PROCESS, torch.device("cpu"))
     threads = ThreadTuner(run.params.numerics, adapts=False)
-    arguments = (run.params, torch.float32, 8, 1, threads)
-    found = digests.digest_steps(state, windows, *arguments, with_operations=True)
+    arguments = (run.params, training.dtype, 8, 1, threads)
+    found = digests.digest_steps(training.state, training.windows, *arguments, with_operations=True)
 
     assert list(found["weights"]) == [str(step) for step in range(1, 9)]
-    assert state.digest() == digest_of_step["8"]
+    assert training.state.digest() == digest_of_step["8"]
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])

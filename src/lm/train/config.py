@@ -1,9 +1,11 @@
-"""The sections `train` of params.yaml and of runtime.yaml: fields, ranges, and derived numbers of steps."""
+"""The parameters of a run, from params.yaml and presets.yaml, and the section `train` of runtime.yaml."""
 
 import dataclasses
 from typing import Annotated, Literal
 
-from lm.core.params import FRACTION, SEED, Range, above, at_least, require
+from lm.core.params import FRACTION, SEED, Range, above, at_least, read_section, require
+from lm.core.paths import PARAMS, PRESETS, RUNTIME
+from lm.model.config import ModelParams
 
 Count = Annotated[int, at_least(1)]
 CountOrNull = Annotated[int | None, at_least(1, ", or null")]
@@ -104,6 +106,20 @@ class TrainParams:
         """Return the sequences of an optimizer step."""
         return self.batch_tokens // self.seq_len
 
+    @property
+    def micro_batch_size(self) -> int:
+        """Return the sequences that are computed at once, at most; a validation computes as many."""
+        return self.micro_batch_tokens // self.seq_len
+
+
+@dataclasses.dataclass(frozen=True)
+class RunParams:
+    """The parameters of a run: the section `train` of params.yaml, and the model that model.name chooses."""
+
+    train: TrainParams
+    model_name: str
+    model: ModelParams
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainRuntime:
@@ -116,3 +132,16 @@ class TrainRuntime:
     num_processes: Count
     shard: bool
     timeout_s: Positive
+
+
+def read_params() -> RunParams:
+    """Read the parameters of the run; raise ParamsError if they are wrong."""
+    train = read_section(PARAMS, "train", TrainParams)
+    name = read_section(PARAMS, "model.name", str)
+    model = read_section(PRESETS, f"models.{name}", ModelParams)
+    return RunParams(train, name, model)
+
+
+def read_runtime() -> TrainRuntime:
+    """Read how this machine trains; raise ParamsError if a value is wrong."""
+    return read_section(RUNTIME, "train", TrainRuntime)

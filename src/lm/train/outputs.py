@@ -4,8 +4,6 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from torch import Tensor
-
 from lm.core.errors import IntegrityError
 from lm.core.files import (
     atomic_folder,
@@ -19,9 +17,10 @@ from lm.core.files import (
     write_json,
 )
 from lm.core.paths import KEPT_WEIGHTS
+from lm.model import machine
 from lm.model.weights import RECORD, save_models, save_weights, step_name
-from lm.train.config import TrainParams
 from lm.train.preflight import Plan
+from lm.train.run import Training
 from lm.train.state import History, TrainingState
 
 RECORDED = ("seq_len", "seed", "eval_tokens", "attend_across_documents")  # parameters in model.json
@@ -43,34 +42,60 @@ def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
     write_json(metrics / "train.json", {"val_loss": state.best_loss, **train_loss, **size})
 
 
-def write_timing(folder: Path, state: TrainingState, computed_on: dict) -> None:
+def write_timing(training: Training) -> None:
     """Write timing.json into the run's folder: the one file with wall-clock times, which no stage has as an output."""
+    state = training.state
+    world = training.state.world
     columns = zip(*state.history.timing, strict=True)
     curve = dict(zip(TIMING, columns, strict=True))
+    computed_on = machine.describe(training.device, training.dtype, world.world_size, world.sharded)
     record = {"train_seconds": state.seconds["training"], **curve, "computed_on": computed_on}
-    write_json(folder / "timing.json", record)
+    write_json(training.run.folder / "timing.json", record)
 
 
-def keep_weights(
-    run: Path, state: TrainingState, weights: dict[str, Tensor], params: TrainParams, provenance: dict
-) -> None:
-    """Write the weights of this step into the run's folder, as a folder like data/models; `publish` copies it."""
-    validated, _, loss = state.history.validation[-1]
-    here = {"step": state.step, "tokens_seen": state.step * params.batch_tokens}
-    here |= {"val_loss": loss if validated == state.step else None}
-    recorded = {name: getattr(params, name) for name in RECORDED}
-    record = {**provenance, **recorded, "segments": state.segments, "best": here}
-    save_weights(run / KEPT_WEIGHTS / step_name(state.step), weights, record)
+def keep_chosen_weights(training: Training) -> None:
+    """Keep the weights of this step if train.keep_weights_at chose it; all ranks call it together.
+
+    They go into the run's folder, in a folder like data/models; `publish` copies it.
+    """
+    state = training.state
+    params = training.run.params
+    if state.step not in params.kept_weights_steps:
+        return
+    state.count_seconds("training")
+    weights = state.weights()
+    if state.world.is_main:
+        validated_step, _, loss = state.history.validation[-1]
+        here = {
+            "step": state.step,
+            "tokens_seen": state.step * params.batch_tokens,
+            "val_loss": loss if validated_step == state.step else None,
+        }
+        record = {**describe_model(training), "best": here}
+        save_weights(training.run.folder / KEPT_WEIGHTS / step_name(state.step), weights, record)
+    state.count_seconds("saving")
 
 
-def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainParams, provenance: dict) -> None:
-    """Write models, metrics and curves of a finished run; `provenance` describes in model.json what made the model."""
+def describe_model(training: Training) -> dict:
+    """Return the entries of model.json that do not depend on the step: what made the model, where, from what."""
+    recorded = {name: getattr(training.run.params, name) for name in RECORDED}
+    return {**training.run.provenance(), **recorded, "segments": training.state.segments}
+
+
+def write_results(training: Training) -> None:
+    """Write models, metrics and curves of a finished run to <folder>/done; all ranks call it together."""
+    state = training.state
+    plan = training.plan
+    run = training.run.folder
+    last_weights = state.weights()
+    if not state.world.is_main:
+        return
+
+    # Describe the best and the last weights.
     tokens_at = {step: tokens for step, tokens, _ in state.history.validation}
     last_step, last_tokens, last_loss = state.history.validation[-1]
     record = {
-        **provenance,
-        **{name: getattr(params, name) for name in RECORDED},
-        "segments": state.segments,
+        **describe_model(training),
         "training": {
             "steps": state.step,
             "epochs": last_tokens / plan.train_tokens,
@@ -81,11 +106,11 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainP
         "best": {"step": state.best_step, "tokens_seen": tokens_at[state.best_step], "val_loss": state.best_loss},
         "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
     }
-    # The weights of train.keep_weights_at that this run has passed lie beside its folder `done`.
-    run = folder.parent
+
+    # The weights of train.keep_weights_at that this run has passed are beside its folder `done`.
     kept: dict[str, str] = {}
     sums: dict[str, dict[str, str]] = {}
-    for step in sorted(params.kept_weights_steps):
+    for step in sorted(training.run.params.kept_weights_steps):
         if step > state.step:
             continue
         name = step_name(step)
@@ -94,8 +119,10 @@ def write_results(folder: Path, state: TrainingState, plan: Plan, params: TrainP
         sums[place] = _sha256_of_files(run / place)
     if kept:
         record[KEPT_WEIGHTS] = kept
-    with atomic_folder(folder) as done:
-        save_models(done / "models", state.best_weights, state.weights(), record)
+
+    # Write all of it, or nothing.
+    with atomic_folder(run / "done") as done:
+        save_models(done / "models", state.best_weights, last_weights, record)
         write_metrics(done / "metrics", state, plan)
         write_curves(done / "plots", state.history)
         for name in ("models", "metrics", "plots"):

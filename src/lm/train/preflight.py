@@ -9,11 +9,18 @@ import torch
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.numerics import Numerics
 from lm.core.params import read_section
+from lm.core.paths import PARAMS
 from lm.exact.functions import kernels_on
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
 from lm.model.kernels import PRODUCTS_UP_TO
-from lm.model.machine import idle_gpu_warnings, is_out_of_memory
-from lm.train.config import TrainParams
+from lm.model.machine import (
+    available_memory_bytes,
+    idle_gpu_warnings,
+    is_out_of_memory,
+    read_device,
+    reject_emulation,
+)
+from lm.train.config import RunParams, TrainParams
 from lm.train.optimizers import newton_schulz_flops
 from lm.train.ranks import World
 
@@ -101,7 +108,7 @@ def state_bytes(num_parameters: int, config: ModelConfig, num_shards: int, devic
 
 def sum_bytes(num_parameters: int, params: TrainParams) -> int:
     """Return the bytes of the sums of gradients: exact numerics add several micro-batches as int64."""
-    is_summed = params.numerics == "exact" and params.batch_tokens > params.micro_batch_tokens
+    is_summed = params.numerics == "exact" and params.batch_size > params.micro_batch_size
     return 8 * num_parameters if is_summed else 0
 
 
@@ -138,6 +145,20 @@ def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str
     return config.vocab_size * (rows * (dtype.itemsize + softmax) + config.d_model * (4 + 2 * dtype.itemsize))
 
 
+def check_run(params: RunParams, world: World) -> torch.device:
+    """Return the device of this process; raise ParamsError or EnvironmentFailure if these ranks cannot train the run.
+
+    It reads no file of the run, so that a wrong parameter is found at once.
+    """
+    reject_sharded_muon(params.train, world)
+    reject_unequal_rows(params.train, world)
+    reject_missing_compiler(params.train)
+    check_lengths(str(PARAMS), params.train.seq_len, params.model_name, params.model.max_seq_len)
+    device = read_device(world.local_rank if world.world_size > 1 else None)
+    reject_emulation(params.train.dtype, device)
+    return device
+
+
 def reject_unequal_rows(params: TrainParams, world: World) -> None:
     """Raise ParamsError if the ranks cannot take equally many rows of a batch, or cannot have the same bits."""
     if params.batch_size % world.world_size:
@@ -151,7 +172,7 @@ def reject_unequal_rows(params: TrainParams, world: World) -> None:
         problem = "train.numerics is exact, and train.shard of runtime.yaml is true: sharded weights have other bits"
         raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
     # Exact numerics average over micro-batches, which the ranks divide among themselves.
-    micro_batches = params.batch_tokens // params.micro_batch_tokens
+    micro_batches = params.batch_size // params.micro_batch_size
     ranks = world.world_size
     if micro_batches % ranks:
         problem = f"train.numerics is exact: {micro_batches} micro-batches cannot be divided among {ranks} processes"
@@ -178,15 +199,21 @@ def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) ->
             raise ParamsError(f"{file}: {name} is {value}; it must be {requirement}")
 
 
-def check_memory(plan: Plan, device: str, available_bytes: int) -> list[str]:
+def available_bytes(world: World, device: torch.device) -> int:
+    """Return the bytes of memory that are free for a rank: the ranks of a host share its memory, but no GPU."""
+    free_bytes = available_memory_bytes(device)
+    return free_bytes // world.local_world_size if device.type == "cpu" else free_bytes
+
+
+def check_memory(plan: Plan, device: str, free_bytes: int) -> list[str]:
     """Return a warning if the run may not fit into a GPU's memory, or an empty list.
 
     Raises EnvironmentFailure if it does not fit into that of the CPU: the kernel would kill it without a message.
     """
-    if plan.memory_bytes <= available_bytes:
+    if plan.memory_bytes <= free_bytes:
         return []
     needed = plan.memory_bytes / GIB
-    free = available_bytes / GIB
+    free = free_bytes / GIB
     problem = f"the run needs about {needed:.1f} GiB, {free:.1f} GiB are free"
     if device == "cpu":
         raise EnvironmentFailure(f"{problem}; {LESS_MEMORY}")

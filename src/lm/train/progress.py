@@ -6,10 +6,29 @@ import time
 from tqdm import tqdm
 
 from lm.core.messages import say
+from lm.exact.threads import ThreadTuner
+from lm.model.machine import describe_device
+from lm.train import preflight
 from lm.train.config import TrainParams
 from lm.train.preflight import Plan
 from lm.train.ranks import World
+from lm.train.run import Training
 from lm.train.state import TrainingState
+
+
+def print_plan(training: Training, threads: ThreadTuner) -> None:
+    """Print the size of the run and warnings, on the main rank."""
+    run = training.run
+    world = training.state.world
+    if not world.is_main:
+        return
+    device = describe_device(training.device, threads.threads)
+    say("\n".join([f"device       {device}", *training.plan.lines()]))
+    if world.world_size > 1:
+        say(f"processes    {world.world_size}, {world.local_world_size} on this host")
+    messages = preflight.warnings(training.plan, run.params, run.config)
+    for message in messages + training.memory_warnings + threads.warnings():
+        say(f"warning: {message}", file=sys.stderr)
 
 
 def shows_bar(world: World) -> bool:

@@ -24,15 +24,25 @@ from lm.train.ranks import World
 from lm.train.state import TrainingState
 
 
-def num_micro_batches(rows: int, params: TrainParams) -> int:
-    """Return the number of equal micro-batches in which a rank computes its `rows` of a batch."""
-    return rows // math.gcd(rows, params.micro_batch_tokens // params.seq_len)
+def num_rows_of_rank(world: World, params: TrainParams) -> int:
+    """Return how many rows of a batch each rank takes."""
+    return params.batch_size // world.world_size
 
 
 def rows_of_rank(world: World, params: TrainParams) -> slice:
     """Return the rows of a batch that this rank takes: neighbours."""
-    rows = params.batch_size // world.world_size
-    return slice(world.rank * rows, (world.rank + 1) * rows)
+    num_rows = num_rows_of_rank(world, params)
+    return slice(world.rank * num_rows, (world.rank + 1) * num_rows)
+
+
+def micro_batch_rows(num_rows: int, params: TrainParams) -> int:
+    """Return the rows of each micro-batch in which a rank computes its `num_rows` rows of a batch.
+
+    They are the most that divide both `num_rows` and `micro_batch_size`, so that all micro-batches are equal. In exact
+    numerics they are `micro_batch_size` for any number of ranks, which lm.train.preflight checks: another size would
+    have other bits.
+    """
+    return math.gcd(num_rows, params.micro_batch_size)
 
 
 def prefetch(
@@ -69,14 +79,14 @@ def compute_gradients(
     is_exact = params.numerics == "exact"
     parameters = list(state.model.parameters())
     draws = uniform_draws(state.step, params)
+    x, y = batch
+    rows = micro_batch_rows(len(x), params)
 
     # Compute the gradients, averaged over micro-batches and ranks.
     if is_exact:
-        rows = params.micro_batch_tokens // params.seq_len
-        loss = average_gradients_exactly(state.model, state.world, *batch, rows, draws)
+        loss = average_gradients_exactly(state.model, state.world, x, y, rows, draws)
     else:
-        micro_batches = num_micro_batches(len(batch[0]), params)
-        own_loss = accumulate_gradients(state.model, state.world, *batch, micro_batches, dtype, draws)
+        own_loss = accumulate_gradients(state.model, state.world, x, y, rows, dtype, draws)
         state.world.average_gradients(parameters)
 
     # Read the loss and the norm together: a GPU waits each time that Python asks for a number.
@@ -116,38 +126,43 @@ def accumulate_gradients(
     world: World,
     x: Tensor,
     y: Tensor,
-    micro_batches: int,
+    rows: int,
     dtype: torch.dtype,
     draws: Tensor | None = None,
 ) -> Tensor:
-    """Add the gradients of the mean loss over x, y (B, T) in equal micro-batches; return that loss in nats, float32.
+    """Add the gradients of the mean loss over x, y (B, T), `rows` at a time; return that loss in nats, float32.
 
     Sharded weights get the mean of all ranks, others that of this rank.
     """
     total = torch.zeros((), device=x.device)
     is_mixed = dtype != torch.float32
-    chunks = list(zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True))
+    micro_batches = split_rows(x, y, rows)
     # The outer context keeps the weights that autocast has rounded for all micro-batches.
     with torch.autocast(x.device.type, dtype, enabled=is_mixed):
-        for number, (ids, targets) in enumerate(chunks):
-            world.average_in_backward(model, number == len(chunks) - 1)
-            loss = model.loss(ids, targets, draws) / micro_batches
+        for number, (ids, targets) in enumerate(micro_batches):
+            world.average_in_backward(model, number == len(micro_batches) - 1)
+            loss = model.loss(ids, targets, draws) / len(micro_batches)
             with torch.autocast(x.device.type, enabled=False):
                 loss.backward()
             total += loss.detach()
     return total
 
 
+def split_rows(x: Tensor, y: Tensor, rows: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the inputs and targets (B, T) of each micro-batch of `rows` rows."""
+    return list(zip(x.split(rows), y.split(rows), strict=True))
+
+
 def average_gradients_exactly(
-    model: Gemma3Model, world: World, x: Tensor, y: Tensor, micro_batch_rows: int, draws: Tensor | None = None
+    model: Gemma3Model, world: World, x: Tensor, y: Tensor, rows: int, draws: Tensor | None = None
 ) -> float:
     """Set each gradient to its mean over the micro-batches of all ranks; return the mean loss in nats per token.
 
-    x, y: (B, T) int64, this rank's rows of the batch. The gradients of several micro-batches are added as integers, so
-    that the bits are the same for any number of ranks. They become infinite if one does not fit into such an integer:
-    if it is above 1,024 in size, or NaN.
+    x, y: (B, T) int64, this rank's rows of the batch, of which `rows` are computed at a time. The gradients of several
+    micro-batches are added as integers, so that the bits are the same for any number of ranks. They become infinite if
+    one does not fit into such an integer: if it is above 1,024 in size, or NaN.
     """
-    micro_batches = list(zip(x.split(micro_batch_rows), y.split(micro_batch_rows), strict=True))
+    micro_batches = split_rows(x, y, rows)
     count = len(micro_batches) * world.world_size
 
     # A single micro-batch has its mean.
@@ -161,8 +176,8 @@ def average_gradients_exactly(
     totals = [torch.zeros(p.shape, dtype=torch.int64, device=p.device) for p in parameters]
     num_too_large = torch.zeros((), dtype=torch.int64, device=x.device)
     losses: list[float] = []
-    for micro_batch in micro_batches:
-        loss = model.loss(*micro_batch, draws)
+    for ids, targets in micro_batches:
+        loss = model.loss(ids, targets, draws)
         loss.backward()
         losses.append(loss.item())
         for p, total in zip(parameters, totals, strict=True):
@@ -246,7 +261,7 @@ def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: to
     With `compile`, the last batch repeats its last window: another number of rows would need graphs of its own.
     """
     world = state.world
-    batch_size = params.micro_batch_tokens // params.seq_len
+    batch_size = params.micro_batch_size
     starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
     num_batches = -(-len(starts) // batch_size)
 

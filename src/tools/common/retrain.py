@@ -12,17 +12,15 @@ from pathlib import Path
 
 from lm.core.errors import IntegrityError, UserError
 from lm.core.files import check_sha256, read_json
-from lm.core.params import read_section
 from lm.core.paths import RUNS
-from lm.model.config import ModelParams
-from lm.model.weights import load_initial
 from lm.tokens.tokenfile import sidecar_path
 from lm.train.checkpoints import Checkpoint, load_checkpoint
-from lm.train.config import TrainParams
-from lm.train.fingerprint import run_fingerprint
+from lm.train.config import read_params
+from lm.train.run import Run, RunFiles
 from lm.train.state import digest_of, named_tensors
-from tools.common.paths import METRICS, MODEL, MODELS, PARAMS, PLOTS, PRESETS, TOKENIZER, TRAIN, VALIDATION
+from tools.common.paths import METRICS, MODEL, MODELS, PLOTS, TOKENIZER, TRAIN, VALIDATION
 
+FILES = RunFiles(TRAIN, VALIDATION, TOKENIZER)
 CURVE = PLOTS / "validation.csv"
 DIGEST = "checkpoint_digest"  # its column
 
@@ -53,18 +51,20 @@ def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
 
 def fault_of_model(model: dict) -> str | None:
     """Return a clause if model.json is of another run than the one that the workspace describes, else None."""
-    params = read_section(PARAMS, "train", TrainParams)
-    name = read_section(PARAMS, "model.name", str)
-    tokenizer = read_json(sidecar_path(TRAIN))["tokenizer"]
-    config = read_section(PRESETS, f"models.{name}", ModelParams).config(tokenizer["vocab_size"])
-    here = dataclasses.asdict(params) | {"config": dataclasses.asdict(config)}
+    # The parameters that model.json records: they name what differs.
+    params = read_params()
+    vocab_size = read_json(sidecar_path(TRAIN))["tokenizer"]["vocab_size"]
+    config = params.model.config(vocab_size)
+    here = dataclasses.asdict(params.train) | {"config": dataclasses.asdict(config)}
     if different := [name for name, value in model.items() if name in here and here[name] != value]:
         return "; ".join(f"{name} is {model[name]}, params.yaml has {here[name]}" for name in different)
-    _, initial_sha256 = load_initial(Path(params.init_from), config, tokenizer["sha256"])
-    expected = run_fingerprint(params, config, initial_sha256, [TRAIN, VALIDATION])
-    if model.get("fingerprint") == expected:
+
+    # All else that decides the run.
+    run = Run.read(FILES, params, is_verified=True)
+    if model.get("fingerprint") == run.fingerprint:
         return None
-    return f"was made by run {model.get('fingerprint')}, the workspace's code, parameters and inputs are of {expected}"
+    made_by = f"was made by run {model.get('fingerprint')}"
+    return f"{made_by}, the workspace's code, parameters and inputs are of {run.fingerprint}"
 
 
 def check_checkpoint(checkpoint: Checkpoint, recorded: dict[int, dict[str, str]], remedy: str) -> None:

@@ -4,43 +4,22 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-import torch
-
 from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import check_types, read_json, write_json
-from lm.core.params import read_section, read_yaml
+from lm.core.params import read_yaml
 from lm.exact.threads import ThreadTuner
 from lm.model import machine
-from lm.model.config import ModelConfig, ModelParams
-from lm.model.gemma3 import Gemma3Model
-from lm.model.weights import load_initial
-from lm.tokens.tokenfile import TokenFile, check_tokenizer, check_window_fits, open_tokens
-from lm.tokens.windows import TokenWindows
-from lm.train import preflight
-from lm.train.config import TrainParams
-from lm.train.ngram_embeddings import NgramEmbeddings
-from lm.train.optimizers import build_optimizers
-from lm.train.state import TrainingState
-from lm.train.step import sampling_weights
+from lm.train.config import read_params
+from lm.train.preflight import check_run
+from lm.train.ranks import SINGLE_PROCESS
+from lm.train.run import Run
 from tools.common.environment import processor
 from tools.common.parameters import flatten
-from tools.common.paths import PARAMS, PRESETS, TOKENIZER, TRAIN
+from tools.common.paths import PARAMS
+from tools.common.retrain import FILES
 from tools.prove.digests import check_expected, digest_steps, first_difference, last_weights
 
 WRITE = "write it with `python src prove --params --write`"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class OwnRun:
-    """What the run reads, after all checks, and a description that tells it from other runs."""
-
-    params: TrainParams
-    config: ModelConfig
-    tokens: TokenFile
-    initial: Gemma3Model | None  # None: weights are drawn from train.seed
-    ngrams: NgramEmbeddings | None
-    num_steps: int
-    description: dict
 
 
 def prove_own_run(args: argparse.Namespace, path: Path) -> None:
@@ -48,31 +27,36 @@ def prove_own_run(args: argparse.Namespace, path: Path) -> None:
 
     Raise ParamsError if the file is of another run, and IntegrityError if it is damaged or the bits differ.
     """
-    # Read everything before the training, which takes longer.
-    run = read_run(args.steps)
-    is_compared = not (args.write or args.expect)
-    before = read_bits(path, run) if is_compared else {"computed_on": {}}
+    # The parameters, of which some cannot be digested.
+    num_steps = args.steps
+    params = read_params()
+    if params.train.compile:
+        raise ParamsError(f"{PARAMS}: train.compile is true; it must be false, to see the operations of torch")
+    if not 1 <= num_steps <= params.train.max_steps:
+        most = f"{params.train.max_steps}, the steps of the run"
+        raise ParamsError(f"--steps is {num_steps}; it must be from 1 to {most}")
 
-    # Compute as the file was computed, where train.dtype leaves the choice.
+    # Read everything before the training, which takes longer.
+    device = check_run(params, SINGLE_PROCESS)
+    run = Run.read(FILES, params)
+    described = describe_run(run, num_steps)
+    is_compared = not (args.write or args.expect)
+    before = read_bits(path, described) if is_compared else {"computed_on": {}}
+
+    # Train. Where train.dtype leaves the choice, compute as the file was computed.
     numerics = run.params.numerics
     threads = ThreadTuner(numerics, adapts=args.threads is None and numerics == "exact")
-    device = machine.read_device()
-    machine.reject_emulation(run.params.dtype, device)
-    dtype = torch.float32
-    if numerics == "fast":
-        dtype = machine.resolve_dtype(run.params.dtype, device, before["computed_on"].get("dtype"))
-    computed_on = {"processor": processor(), "numerics": numerics, **machine.describe(device, dtype)}
+    training = run.start(SINGLE_PROCESS, device, before["computed_on"].get("dtype"))
+    found = digest_steps(
+        training.state, training.windows, run.params, training.dtype, num_steps, 1, threads, with_operations=True
+    )
+    computed_on = {"processor": processor(), "numerics": numerics, **machine.describe(device, training.dtype)}
     computed_on["threads"] = threads.most  # in exact numerics their number changes during the run, and no bits
 
-    # Train.
-    state = build_state(run, device, dtype)
-    windows = TokenWindows(run.tokens.ids, run.params.seq_len, run.params.batch_size, run.params.seed)
-    found = digest_steps(state, windows, run.params, dtype, run.num_steps, 1, threads, with_operations=True)
-
     # Write or compare.
-    summary = f"{run.num_steps} steps, weights {last_weights(found)}"
+    summary = f"{num_steps} steps, weights {last_weights(found)}"
     if args.write:
-        write_json(path, {"run": run.description, "computed_on": computed_on, **found})
+        write_json(path, {"run": described, "computed_on": computed_on, **found})
         print(f"{path} has the bits of this run: {summary}")
         return
     if args.expect:
@@ -84,72 +68,34 @@ def prove_own_run(args: argparse.Namespace, path: Path) -> None:
     print(f"same bits as {path}: {summary}, {changed}")
 
 
-def read_run(num_steps: int) -> OwnRun:
-    """Read and check the parameters, then the files; raise what the stage train raises."""
-    # The parameters.
-    params = read_section(PARAMS, "train", TrainParams)
-    name = read_section(PARAMS, "model.name", str)
-    model_params = read_section(PRESETS, f"models.{name}", ModelParams)
-    preflight.check_lengths(str(PARAMS), params.seq_len, name, model_params.max_seq_len)
-    if params.compile:
-        raise ParamsError(f"{PARAMS}: train.compile is true; it must be false, to see the operations of torch")
-    if not 1 <= num_steps <= params.max_steps:
-        raise ParamsError(f"--steps is {num_steps}; it must be from 1 to {params.max_steps}, the steps of the run")
-
-    # The token file.
-    tokens = open_tokens(TRAIN)
-    check_window_fits(tokens, params.seq_len)
-
-    # What the run starts from.
-    config = model_params.config(tokens.vocab_size)
-    tokenizer_sha256 = tokens.meta["tokenizer"]["sha256"]
-    initial, initial_sha256 = load_initial(Path(params.init_from), config, tokenizer_sha256, params.numerics)
-    ngrams = None
-    if params.ngram_buckets is not None:
-        from lm.tokenizer.load import load_tokenizer  # slow to import, and not always needed
-
-        tokenizer = load_tokenizer(TOKENIZER)
-        check_tokenizer(tokens, tokenizer.sha256)
-        ngrams = NgramEmbeddings(tokenizer.token_texts, tokens.vocab_size, params.ngram_buckets)
-
-    description = {
+def describe_run(run: Run, num_steps: int) -> dict:
+    """Return what tells the first steps of a run from those of another one."""
+    return {
         "train": read_yaml(PARAMS)["train"],
-        "model": dataclasses.asdict(config),
-        "tokens": tokens.meta["sha256"],
-        "tokenizer": tokenizer_sha256,
-        "initial weights": initial_sha256,
+        "model": dataclasses.asdict(run.config),
+        "tokens": run.train.meta["sha256"],
+        "tokenizer": run.train.meta["tokenizer"]["sha256"],
+        "initial weights": run.initial_sha256,
         "steps": num_steps,
     }
-    return OwnRun(params, config, tokens, initial, ngrams, num_steps, description)
 
 
-def read_bits(path: Path, run: OwnRun) -> dict:
-    """Read the file; raise IntegrityError if it is missing or damaged, ParamsError if it is of another run."""
+def read_bits(path: Path, described: dict) -> dict:
+    """Read the bits of the run `described`; raise IntegrityError if the file is damaged, ParamsError if of another run.
+
+    It is damaged, too, if it is missing or incomplete.
+    """
     bits = read_json(path, WRITE)
     check_types(path, bits, {"run": dict, "computed_on": {"dtype": str}}, WRITE)
     if bits["computed_on"]["dtype"] not in machine.COMPUTE_DTYPES:
         raise IntegrityError(f"{path}: computed_on.dtype is {bits['computed_on']['dtype']}; {WRITE}")
-    if different := changes(bits["run"], run.description):
+    if different := changes(bits["run"], described):
         raise ParamsError(
             f"{path}: is of another run: {different}; use the parameters and data of that run, or {WRITE}"
         )
-    weights = {str(step): str for step in range(1, run.num_steps + 1)}
+    weights = {str(step): str for step in range(1, described["steps"] + 1)}
     check_types(path, bits, {"first step": {str: str}, "weights": weights}, WRITE)
     return bits
-
-
-def build_state(run: OwnRun, device: torch.device, dtype: torch.dtype) -> TrainingState:
-    """Build model and optimizers as the stage train does with one process."""
-    params = run.params
-    model = run.initial
-    if model is None:
-        model = Gemma3Model(run.config, params.numerics)
-        model.init_weights(torch.Generator().manual_seed(params.seed))
-    model.document_start_id = None if params.attend_across_documents else run.tokens.eot_id
-    if params.sampled_vocab_size is not None:
-        model.sampling_weights = sampling_weights(run.tokens.ids, run.config.vocab_size)
-    model.to(device)
-    return TrainingState(model, build_optimizers(model, params, dtype, ngrams=run.ngrams))
 
 
 def changes(before: dict, after: dict) -> str:

@@ -78,7 +78,7 @@ class Params:
 
     eval_tokens: int
     seq_len: int
-    micro_batch_tokens: int
+    micro_batch_size: int
     compile: bool = False
 
 
@@ -94,7 +94,7 @@ def test_the_marked_tokens_are_those_that_training_validates_on(num_tokens, eval
     ids = np.arange(num_tokens, dtype=np.uint16)
     tokens = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}})
     model = RecordingModel()
-    params = Params(eval_tokens, seq_len, micro_batch_tokens=4 * seq_len)
+    params = Params(eval_tokens, seq_len, micro_batch_size=4)
 
     validation_loss(TrainingState(model, []), tokens, params, torch.float32)
     selected = mark_model_selection(tokens, eval_tokens, seq_len)

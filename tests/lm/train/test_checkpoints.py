@@ -16,6 +16,7 @@ from lm.train.checkpoints import (
     Checkpoint,
     CheckpointWriter,
     delete_checkpoints,
+    interval_s,
     list_checkpoints,
     load_checkpoint,
     load_newest_checkpoint,
@@ -23,6 +24,9 @@ from lm.train.checkpoints import (
     save_checkpoint,
     staying_steps,
 )
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")  # beside which a thread writes
 
 
 def steps_of(run):
@@ -86,7 +90,7 @@ def held_writes(monkeypatch):
 def test_a_thread_writes_the_state_as_it_was(tmp_path, held_writes):
     weights = torch.ones(3)
     state = {"step": 1, "model": {"w": weights[1:]}, "rows": [[1, weights]], "betas": (0.9, weights)}
-    with CheckpointWriter(tmp_path, (), beside_training=True) as writer:
+    with CheckpointWriter(tmp_path, (), GPU) as writer:
         writer.save(1, state)
         assert steps_of(tmp_path) == []
 
@@ -101,7 +105,7 @@ def test_a_thread_writes_the_state_as_it_was(tmp_path, held_writes):
 
 
 def test_only_one_checkpoint_is_written_at_a_time(tmp_path, held_writes):
-    with CheckpointWriter(tmp_path, (), beside_training=True) as writer:
+    with CheckpointWriter(tmp_path, (), GPU) as writer:
         writer.save(1, {"step": 1})
         second = threading.Thread(target=writer.save, args=(2, {"step": 2}))
         second.start()
@@ -116,7 +120,7 @@ def test_only_one_checkpoint_is_written_at_a_time(tmp_path, held_writes):
 
 
 def test_without_a_thread_a_checkpoint_is_on_the_disk_once_it_is_saved(tmp_path):
-    with CheckpointWriter(tmp_path, {1}, beside_training=False) as writer:
+    with CheckpointWriter(tmp_path, {1}, CPU) as writer:
         for step in (1, 2, 3, 4):
             writer.save(step, {"step": step})
             assert steps_of(tmp_path)[-1] == step
@@ -134,7 +138,7 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call(tmp_path, monkeypatch
     monkeypatch.setattr(checkpoints, "save_checkpoint", fail)
     with (
         pytest.raises(EnvironmentFailure, match="the disk is full"),
-        CheckpointWriter(tmp_path, (), beside_training=True) as writer,
+        CheckpointWriter(tmp_path, (), GPU) as writer,
     ):
         writer.save(1, {})
         assert failed.wait(20)
@@ -182,6 +186,16 @@ def test_a_folder_that_another_run_deletes_meanwhile_ends_no_run(tmp_path, monke
     monkeypatch.setattr(checkpoints, "output_lock", lock_after_a_deletion)
     prune_runs(tmp_path, tmp_path / "c", keep=1)
     assert names(tmp_path) == ["c"]
+
+
+def test_a_checkpoint_that_takes_long_is_saved_less_often():
+    """Saving takes 2 % of a run at most."""
+    assert interval_s(every_s=30, last_save_s=0.1) == 30
+    assert interval_s(every_s=30, last_save_s=2.0) == 100
+
+
+def test_an_interval_of_0_asks_for_a_checkpoint_after_every_step():
+    assert interval_s(every_s=0, last_save_s=2.0) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The fingerprint of a run covers parameters, inputs, versions and each statement that the loop can reach."""
 
-import argparse
 import ast
 import copy
 import dataclasses
@@ -11,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import train as train_stage
 from lm.core.params import read_section
 from lm.model.config import ModelConfig
 from lm.tokens.tokenfile import open_tokens
 from lm.train import fingerprint as module
-from lm.train.config import TrainParams, TrainRuntime
+from lm.train.config import TrainParams
 from lm.train.fingerprint import run_fingerprint
 from lm.train.ranks import SINGLE_PROCESS
+from lm.train.run import Run
 from support import ROOT
 from support.imports import closure, import_graph
 from support.train_cases import restored, write_ids
@@ -126,14 +125,17 @@ def test_runs_that_may_extend_each_other_differ_in_length_alone(token_files, nam
 
 def length_free_of(params):
     """Return what the stage writes into the run.json of a run."""
-    runtime = read_section(ROOT / "runtime.yaml", "train", TrainRuntime)
-    train = open_tokens("train.bin")
-    validation = open_tokens("validation.bin")
-    inputs = train_stage.Inputs(
-        argparse.Namespace(), params, runtime, CONFIG, train, validation, None, None, None, torch.device("cpu")
+    run = Run(
+        params,
+        CONFIG,
+        train=open_tokens("train.bin"),
+        validation=open_tokens("validation.bin"),
+        initial=None,
+        initial_sha256=None,
+        ngrams=None,
     )
-    assert train_stage.load_checkpoint(inputs, SINGLE_PROCESS) is None
-    return json.loads((inputs.folder / "run.json").read_text())["length_free"]
+    assert run.load_checkpoint(SINGLE_PROCESS) is None
+    return json.loads((run.folder / "run.json").read_text())["length_free"]
 
 
 # ---------------------------------------------------------------- code

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from lm.core.files import output_lock
-from lm.train.launcher import StopRequest
+from lm.train.stop import StopRequest
 
 with StopRequest() as stop, output_lock("output"):
     Path("began").touch()

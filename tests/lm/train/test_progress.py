@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lm.train import progress
 from lm.train.preflight import GIB, Plan
-from lm.train.progress import Progress, print_end, shows_bar
+from lm.train.progress import Progress, print_end, print_plan, shows_bar
 from lm.train.ranks import World
 from lm.train.state import History
 
@@ -111,6 +112,25 @@ def test_the_end_of_a_run_prints_its_time_and_its_best_loss(capsys, step, lines)
         "best validation loss 2.3457 nats/token at step 8",
     ]
     assert capsys.readouterr().out.splitlines() == lines
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, capsys, rank):
+    monkeypatch.setattr(progress.preflight, "warnings", lambda *given: ["a setting is unusual"])
+    training = SimpleNamespace(
+        run=SimpleNamespace(params=None, config=None),
+        device=torch.device("cpu"),
+        plan=SimpleNamespace(lines=lambda: ["steps        20"]),
+        state=SimpleNamespace(world=World(rank, 8, local_world_size=4)),
+        memory_warnings=["memory is short"],
+    )
+    threads = SimpleNamespace(threads=3, warnings=lambda: ["a core is busy"])
+
+    print_plan(training, threads)
+
+    out = "device       cpu, 3 threads\nsteps        20\nprocesses    8, 4 on this host\n"
+    err = "warning: a setting is unusual\nwarning: memory is short\nwarning: a core is busy\n"
+    assert capsys.readouterr() == ((out, err) if rank == 0 else ("", ""))
 
 
 @pytest.mark.parametrize(("muon", "share"), [(0.0, ""), (2.5e8, ", 5% of it in Muon")])

@@ -1,6 +1,5 @@
 """Several ranks on the CPU: any number has the same windows and losses, shares one checkpoint, and one rank writes."""
 
-import argparse
 import itertools
 import json
 import shutil
@@ -12,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-import train as train_stage
 from lm.core.errors import EnvironmentFailure, ParamsError
-from lm.core.params import read_section, read_yaml
+from lm.core.params import read_yaml
 from lm.model.machine import pick_device
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
-from lm.train.config import TrainParams, TrainRuntime
-from lm.train.preflight import reject_unequal_rows
+from lm.train.config import TrainParams, read_params
+from lm.train.preflight import check_run, reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
 from support import ROOT
@@ -209,14 +207,12 @@ def test_a_batch_that_ranks_cannot_share_is_refused(changes, world, sentence):
 
 
 def test_sharded_weights_are_refused_with_muon_and_taken_with_adamw(workspace):
-    paths = argparse.Namespace(train=Path("train.bin"), validation=Path("validation.bin"), tokenizer=None)
-    runtime = read_section("runtime.yaml", "train", TrainRuntime)
     world = World(0, 2, sharded=True)
     sentence = r"train\.optimizer is muon, and train\.shard of runtime\.yaml is true: Muon needs whole matrices; set"
     with pytest.raises(ParamsError, match=sentence):
-        train_stage.read_inputs(paths, runtime, world)
+        check_run(read_params(), world)
     workspace.change(**{"train.optimizer": "adamw"})
-    assert train_stage.read_inputs(paths, runtime, world).params.optimizer == "adamw"
+    check_run(read_params(), world)
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]

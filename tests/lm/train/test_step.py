@@ -16,7 +16,7 @@ from lm.exact import functions as exact
 from lm.exact.functions import as_integers
 from lm.exact.order import GRADIENT_UNIT
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.tokens.windows import TokenWindows
+from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train import step
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
@@ -31,6 +31,7 @@ from lm.train.step import (
     is_finished,
     learning_rate,
     log_step,
+    micro_batch_rows,
     prefetch,
     record_validation,
     uniform_draws,
@@ -67,6 +68,7 @@ class Params:
     compile: bool = False
 
     batch_size = TrainParams.batch_size
+    micro_batch_size = TrainParams.micro_batch_size
     decay_begins = TrainParams.decay_begins
 
 
@@ -159,12 +161,43 @@ def test_a_resumed_run_draws_the_same_numbers():
 def test_micro_batches_give_the_gradients_of_the_batch():
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
     results = []
-    for parts in (1, 4):
+    for rows in (8, 2):
         model = new_state(numerics="fast").model
-        loss = float(accumulate_gradients(model, World(), x, y, parts, torch.float32))
+        loss = float(accumulate_gradients(model, World(), x, y, rows, torch.float32))
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
     assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
     assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "micro_batch_size", "rows"),
+    [
+        (8, 8, 8),
+        (8, 2, 2),
+        (4, 8, 4),  # several ranks share what one of them could compute at once
+        (6, 4, 2),
+        (5, 4, 1),
+    ],
+)
+def test_the_micro_batches_of_a_rank_are_equal(num_rows, micro_batch_size, rows):
+    params = Params(micro_batch_tokens=16 * micro_batch_size)
+
+    assert micro_batch_rows(num_rows, params) == rows
+
+
+def test_rows_that_the_micro_batch_does_not_divide_count_alike():
+    """A rank with six rows, and a micro-batch of four."""
+    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 6, seed=1).batch(0))
+    losses = []
+    norms = []
+    for micro_batch_size in (6, 4):
+        params = Params(numerics="fast", micro_batch_tokens=16 * micro_batch_size)
+        loss, norm = compute_gradients(new_state(numerics="fast"), (x, y), params, torch.float32)
+        losses.append(loss)
+        norms.append(norm)
+
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    assert norms[1] == pytest.approx(norms[0], abs=1e-6)
 
 
 class Roundings(TorchDispatchMode):
@@ -185,7 +218,7 @@ def test_weights_are_rounded_once_for_all_micro_batches():
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
     model = new_state(numerics="fast").model
     with Roundings() as roundings:
-        accumulate_gradients(model, World(), x, y, 4, torch.bfloat16)
+        accumulate_gradients(model, World(), x, y, 2, torch.bfloat16)
     layer = model.layers[0]
     for weight in (layer.mlp.down_proj.weight, layer.self_attn.o_proj.weight):
         same = sum(p.shape == weight.shape for p in model.parameters())
@@ -370,10 +403,12 @@ def test_the_best_weights_are_kept():
 
 
 class EchoModel:
-    """Its loss is the id of the target; it counts its batches."""
+    """Its loss is the id of the target; `batch_sizes` has the rows of each batch."""
 
     device = CPU
-    batches = 0
+
+    def __init__(self):
+        self.batch_sizes = []
 
     def eval(self):
         pass
@@ -381,26 +416,34 @@ class EchoModel:
     train = eval
 
     def token_losses(self, ids, targets):
-        self.batches += 1
+        self.batch_sizes.append(len(targets))
         return targets.float()
 
 
-def test_ranks_share_the_validation_windows(monkeypatch):
+@pytest.mark.parametrize(
+    ("world_size", "batch_sizes"),
+    [
+        (1, [[8, 8, 4]]),
+        (2, [[8, 4], [8, 4]]),  # the second rank has one batch; it repeats the last one
+        (3, [[8], [8], [4]]),
+        (4, [[8], [8], [4], [4]]),
+    ],
+)
+def test_ranks_share_the_validation_windows(monkeypatch, world_size, batch_sizes):
+    """Of 20 windows each rank scores equally many batches of 8, as sharded weights need it."""
     tokens = Tokens(np.arange(1600).astype(np.uint16))
-    states = []
+    params = Params(batch_tokens=16 * 32, micro_batch_tokens=16 * 8, eval_tokens=16 * 20)
     gathered = []
+    monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
+    models = [EchoModel() for _ in range(world_size)]
 
-    def keep_own_losses(world, losses):
-        gathered.append(losses)
-        return losses
+    for rank, model in enumerate(models):
+        validation_loss(TrainingState(model, [], World(rank, world_size)), tokens, params, torch.float32)
 
-    monkeypatch.setattr(World, "all_gather_losses", keep_own_losses)
-    for rank in range(3):
-        states.append(TrainingState(EchoModel(), [], World(rank, 3)))
-        validation_loss(states[-1], tokens, Params(eval_tokens=20 * 16), torch.float32)  # 20 windows, 8 at a time
-    assert len({state.model.batches for state in states}) == 1
-    validation_loss(TrainingState(EchoModel(), []), tokens, Params(eval_tokens=20 * 16), torch.float32)
-    assert np.array_equal(np.nanmax(gathered[:-1], axis=0), gathered[-1])
+    assert [model.batch_sizes for model in models] == batch_sizes
+    starts = model_selection_starts(1600, 16 * 20, 16)
+    targets = starts[:, None] + np.arange(16)
+    assert np.array_equal(np.nanmax(gathered, axis=0), targets)
 
 
 def test_a_validation_is_the_mean_of_its_tokens_in_float64():
@@ -450,7 +493,7 @@ class LateLosses:
         return LateLosses(self.losses[rows], self.model)
 
     def cpu(self):
-        self.model.waits.append(self.model.batches)
+        self.model.waits.append(len(self.model.batch_sizes))
         return self.losses
 
 
@@ -468,7 +511,7 @@ def test_a_validation_waits_for_the_device_when_all_batches_have_begun():
 
     validation_loss(TrainingState(model, []), Tokens(), Params(eval_tokens=20 * 16), torch.float32)
 
-    assert model.waits[0] == model.batches == 3
+    assert model.waits[0] == len(model.batch_sizes) == 3
 
 
 def test_losses_are_the_golden_ones():

@@ -1,0 +1,238 @@
+"""A run: what it reads, after all checks, and what it builds before its first step.
+
+    run = Run.read(files, params)         # parameters, token files, initial weights; the same on every machine
+    training = run.start(world, device)   # model, optimizers, windows and the plan, in this process
+
+The stage train and the tools that repeat its steps share them, so that a tool cannot build another model.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import torch
+
+from lm.core.errors import IntegrityError, ParamsError
+from lm.core.messages import say
+from lm.core.paths import PARAMS, RUNS, repository_root
+from lm.model import machine
+from lm.model.config import ModelConfig
+from lm.model.gemma3 import Gemma3Model
+from lm.model.weights import load_initial
+from lm.tokens.tokenfile import TokenFile, check_tokenizer, check_window_fits, open_tokens
+from lm.tokens.windows import TokenWindows
+from lm.train import checkpoints, preflight, step
+from lm.train.checkpoints import Checkpoint
+from lm.train.config import RunParams, TrainParams
+from lm.train.fingerprint import run_fingerprint
+from lm.train.ngram_embeddings import NgramEmbeddings
+from lm.train.optimizers import build_optimizers
+from lm.train.ranks import World
+from lm.train.state import TrainingState
+
+LENGTHS = ("max_tokens", "keep_weights_at")  # parameters in which a run may differ from one that it extends
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFiles:
+    """The files that a run reads, besides its parameters and the weights of train.init_from."""
+
+    train: Path
+    validation: Path
+    tokenizer: Path | None  # a folder; needed for train.ngram_buckets only
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """What decides the bits of a run. In exact numerics, nothing else does. `start` it once: it trains `initial`."""
+
+    params: TrainParams
+    config: ModelConfig
+    train: TokenFile
+    validation: TokenFile
+    initial: Gemma3Model | None  # None: weights are drawn from train.seed
+    initial_sha256: str | None
+    ngrams: NgramEmbeddings | None
+
+    @classmethod
+    def read(cls, files: RunFiles, params: RunParams, is_verified: bool = False) -> "Run":
+        """Read and check the files.
+
+        is_verified: somebody has read the token files from end to end; this process only maps them. Raises ParamsError,
+        DataError or IntegrityError for files that are damaged, too short, or do not fit each other or the parameters.
+        """
+        # The token files.
+        train = open_tokens(files.train, is_verified)
+        validation = open_tokens(files.validation, is_verified)
+        if train.meta["tokenizer"] != validation.meta["tokenizer"]:
+            both = f"{files.train} and {files.validation}"
+            raise IntegrityError(f"{both} were made with different tokenizers; run `dvc repro`")
+        for tokens in (train, validation):
+            check_window_fits(tokens, params.train.seq_len)
+
+        # What the run starts from.
+        config = params.model.config(train.vocab_size)
+        init_from = Path(params.train.init_from)
+        tokenizer_sha256 = train.meta["tokenizer"]["sha256"]
+        initial, initial_sha256 = load_initial(init_from, config, tokenizer_sha256, params.train.numerics)
+        ngrams = read_ngrams(files.tokenizer, params.train.ngram_buckets, train)
+        return cls(params.train, config, train, validation, initial, initial_sha256, ngrams)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Return the hash that identifies the run."""
+        return self._fingerprint()
+
+    @functools.cached_property
+    def length_free(self) -> str:
+        """Return the hash that the run shares with runs of other lengths, which it may extend."""
+        return self._fingerprint(without=LENGTHS)
+
+    def _fingerprint(self, without: tuple[str, ...] = ()) -> str:
+        token_files = [self.train.path, self.validation.path]
+        return run_fingerprint(self.params, self.config, self.initial_sha256, token_files, without)
+
+    @property
+    def folder(self) -> Path:
+        """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
+        return repository_root() / RUNS / self.fingerprint
+
+    def provenance(self) -> dict:
+        """Return the entries of model.json that say what the model was made from."""
+        return {
+            "fingerprint": self.fingerprint,
+            "config": dataclasses.asdict(self.config),
+            "eot_id": self.train.eot_id,
+            "tokenizer_sha256": self.train.meta["tokenizer"]["sha256"],
+            "data_sha256": {"train": self.train.meta["sha256"], "validation": self.validation.meta["sha256"]},
+            "init_sha256": self.initial_sha256,
+        }
+
+    def load_checkpoint(self, world: World) -> dict | None:
+        """Return the newest intact state of the run on all ranks, or None if it begins.
+
+        A new run may begin with a state of a run of another length: the main rank looks for one.
+        """
+        saved = None
+        if world.is_main:
+            checkpoints.describe_run(self.folder, self.length_free, self.params)
+            checkpoints.extend(self.folder, self.length_free, self.params)
+            saved = checkpoints.load_newest_checkpoint(self.folder)
+        (newest,) = world.all_reduce_max(-1 if saved is None else saved["step"])
+        if newest >= 0 and not world.is_main:
+            saved = checkpoints.load_checkpoint(Checkpoint(self.folder, newest), is_verified=True)
+        return saved
+
+    def start(self, world: World, device: torch.device, earlier_dtype: str | None = None) -> "Training":
+        """Build model, optimizers and windows as before the first step; all ranks call it together.
+
+        earlier_dtype: in which the run, or the one that it is compared with, has computed so far. Raises
+        EnvironmentFailure if the run does not fit into memory.
+        """
+        dtype = choose_dtype(self.params, world, device, earlier_dtype)
+
+        # Reject a run that does not fit before it takes memory.
+        plan = self.plan(world, device, dtype)
+        warnings = []
+        if world.is_main:
+            warnings = preflight.check_memory(plan, device.type, preflight.available_bytes(world, device))
+
+        model = self._build_model()
+        world.place_model(model, device, dtype)
+        optimizers = build_optimizers(model, self.params, dtype, world, self.ngrams)
+        windows = TokenWindows(self.train.ids, self.params.seq_len, self.params.batch_size, self.params.seed)
+        return Training(self, device, dtype, plan, warnings, windows, TrainingState(model, optimizers, world))
+
+    def plan(self, world: World, device: torch.device, dtype: torch.dtype) -> preflight.Plan:
+        """Return the size of the run, with the memory that one of its ranks takes."""
+        num_rows = step.num_rows_of_rank(world, self.params)
+        rows = step.micro_batch_rows(num_rows, self.params)
+        return preflight.Plan(
+            self.params,
+            self.config,
+            train_tokens=len(self.train.ids),
+            micro_batch_tokens=rows * self.params.seq_len,
+            num_shards=world.world_size if world.sharded else 1,
+            device=device.type,
+            dtype=dtype,
+        )
+
+    def _build_model(self) -> Gemma3Model:
+        """Return the model with the given weights, or with weights drawn from the seed."""
+        params = self.params
+        model = self.initial
+        if model is None:
+            model = Gemma3Model(self.config, params.numerics)
+            model.init_weights(torch.Generator().manual_seed(params.seed))
+        model.document_start_id = None if params.attend_across_documents else self.train.eot_id
+        if params.sampled_vocab_size is not None:
+            model.sampling_weights = step.sampling_weights(self.train.ids, self.config.vocab_size)
+        if params.compile:
+            model.compile()
+        return model
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Training:
+    """A run in progress: its state, which each step changes, and what stays the same."""
+
+    run: Run
+    device: torch.device
+    dtype: torch.dtype
+    plan: preflight.Plan
+    memory_warnings: list[str]
+    windows: TokenWindows
+    state: TrainingState
+
+    @property
+    def has_digests(self) -> bool:
+        """Return True if validations record a digest of the state.
+
+        In fast numerics on a GPU nothing promises equal bits, and a digest would copy the whole state from it.
+        """
+        return self.run.params.numerics == "exact" or self.device.type == "cpu"
+
+    def resume(self, saved: dict | None) -> None:
+        """Continue from a saved state, if there is one; record a segment if the hardware has changed.
+
+        Raise IntegrityError if the state does not fit the run.
+        """
+        state = self.state
+        world = self.state.world
+        if saved is not None:
+            try:
+                state.restore(saved)
+            except (KeyError, RuntimeError, TypeError, ValueError) as error:
+                reason = f"its newest checkpoint does not fit: {' '.join(str(error).split())}"
+                raise IntegrityError(f"{self.run.folder}: {reason}; delete the folder to train from scratch") from None
+            if world.is_main:
+                say(f"resumed at step {state.step} from {self.run.folder}")
+        numerics = self.run.params.numerics
+        state.record_machine(machine.computed_on(self.device, self.dtype, numerics, world.world_size, world.sharded))
+
+
+def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) -> NgramEmbeddings | None:
+    """Return the n-gram embeddings for the tokens of a training file, or None if there are no buckets."""
+    if num_buckets is None:
+        return None
+    if folder is None:
+        raise ParamsError(
+            f"{PARAMS}: train.ngram_buckets is {num_buckets}; it must be null, or give the flag --tokenizer"
+        )
+    from lm.tokenizer.load import load_tokenizer  # slow to import, and not always needed
+
+    tokenizer = load_tokenizer(folder)
+    check_tokenizer(train, tokenizer.sha256)
+    return NgramEmbeddings(tokenizer.token_texts, train.vocab_size, num_buckets)
+
+
+def choose_dtype(params: TrainParams, world: World, device: torch.device, earlier: str | None) -> torch.dtype:
+    """Return the dtype in which all ranks compute: float32 in exact numerics, in fast ones what the main rank chooses.
+
+    earlier: the dtype of the run so far, which it keeps where train.dtype is auto.
+    """
+    dtype = torch.float32
+    if world.is_main and params.numerics == "fast":
+        dtype = machine.resolve_dtype(params.dtype, device, earlier)
+    (is_bfloat16,) = world.all_reduce_max(int(dtype == torch.bfloat16))
+    return torch.bfloat16 if is_bfloat16 else torch.float32

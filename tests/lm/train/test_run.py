@@ -1,0 +1,235 @@
+"""A run reads the same files for every tool, is built as its parameters say, and continues what it has saved."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lm.core.errors import IntegrityError, ParamsError
+from lm.model import machine
+from lm.model.gemma3 import Gemma3Model
+from lm.tokenizer.build import write_trained_bpe
+from lm.tokens.windows import TokenWindows
+from lm.train.checkpoints import save_checkpoint
+from lm.train.config import read_params
+from lm.train.preflight import Plan, available_bytes
+from lm.train.ranks import SINGLE_PROCESS, World
+from lm.train.run import Run, RunFiles, choose_dtype
+from lm.train.step import sampling_weights
+from support.stages import change_params, stage_folder
+from support.train_cases import TOKENIZER, write_ids
+from support.workspace import SMALL
+
+FILES = RunFiles(Path("train.bin"), Path("validation.bin"), tokenizer=None)
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
+TWO_RANKS = (World(0, 2, local_world_size=2), World(1, 2, local_world_size=2))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The current directory: a small run of 20 steps of 16 sequences of 32 tokens, and its token files."""
+    folder = stage_folder(tmp_path / "repository")
+    change_params(folder, SMALL | {"train.ngram_buckets": None})
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    write_ids("train.bin", 3000)
+    write_ids("validation.bin", 700)
+    return folder
+
+
+def read_run(**changes) -> Run:
+    """Read the run of the current directory, with other values in the section `train`."""
+    change_params(Path(), {f"train.{name}": value for name, value in changes.items()})
+    return Run.read(FILES, read_params())
+
+
+# What a run reads.
+
+
+def test_files_of_different_tokenizers_are_refused():
+    write_ids("train.bin", 100, TOKENIZER | {"sha256": "cd" * 32})
+
+    with pytest.raises(IntegrityError, match=r"^train\.bin and validation\.bin were made with different tokenizers"):
+        read_run()
+
+
+def test_an_id_outside_the_vocabulary_is_refused():
+    write_ids("train.bin", 100, TOKENIZER | {"vocab_size": 40})
+    write_ids("validation.bin", 100, TOKENIZER | {"vocab_size": 40})
+
+    with pytest.raises(IntegrityError, match=r"^train\.bin: token \d+ at position \d+ is outside the vocabulary of 40"):
+        read_run()
+
+
+def test_a_rank_does_not_read_the_token_files_from_end_to_end(monkeypatch):
+    def forbidden(*arguments):
+        raise AssertionError("a whole file is read")
+
+    monkeypatch.setattr("lm.tokens.tokenfile.check_content", forbidden)
+
+    run = Run.read(FILES, read_params(), is_verified=True)
+
+    assert len(run.train.ids) == 3000
+
+
+def test_spelling_needs_the_tokenizer_of_the_tokens(folder):
+    change_params(folder, {"train.ngram_buckets": 64})
+    (folder / "tokenizer").mkdir()
+    write_trained_bpe(folder / "tokenizer", [["a text"]], 257)
+
+    with pytest.raises(ParamsError, match=r"train\.ngram_buckets is 64; it must be null, or give the flag --tokenizer"):
+        read_run()
+    files = dataclasses.replace(FILES, tokenizer=folder / "tokenizer")
+    with pytest.raises(IntegrityError, match=r"^train\.bin: made with tokenizer abababababab…, data/tokenizer is "):
+        Run.read(files, read_params())
+
+
+# Its folder.
+
+
+def test_a_run_has_a_folder_of_the_main_repository(monkeypatch):
+    """A queued experiment runs in a copy, for which DVC sets DVC_ROOT."""
+    run = read_run()
+    assert run.folder == Path(".runs", run.fingerprint)
+
+    monkeypatch.setenv("DVC_ROOT", "/repository")
+
+    assert run.folder == Path("/repository/.runs", run.fingerprint)
+
+
+def test_a_run_shares_a_hash_with_runs_of_other_lengths():
+    first = read_run()
+    longer = read_run(max_tokens=20480, keep_weights_at=[512])
+    other = read_run(seed=9)
+
+    assert first.fingerprint != longer.fingerprint
+    assert first.length_free == longer.length_free != other.length_free
+
+
+# What it builds.
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_weights_and_windows_are_those_of_the_seed(seed):
+    run = read_run(seed=seed, sampled_vocab_size=25)
+
+    training = run.start(SINGLE_PROCESS, CPU)
+
+    drawn = Gemma3Model(run.config, "exact")
+    drawn.init_weights(torch.Generator().manual_seed(seed))
+    model = training.state.model
+    assert all(torch.equal(p, wanted) for p, wanted in zip(model.parameters(), drawn.parameters(), strict=True))
+    windows = TokenWindows(run.train.ids, seq_len=32, batch_size=16, seed=seed)
+    assert np.array_equal(training.windows.starts(0), windows.starts(0))
+
+
+def test_the_sampled_vocabulary_has_the_odds_of_the_training_file():
+    run = read_run(sampled_vocab_size=25)
+
+    model = run.start(SINGLE_PROCESS, CPU).state.model
+
+    assert torch.equal(model.sampling_weights, sampling_weights(run.train.ids, 50))
+
+
+@pytest.mark.parametrize(("across", "document_start_id"), [(True, None), (False, 49)])
+def test_attention_keeps_to_documents_if_asked(across, document_start_id):
+    run = read_run(attend_across_documents=across)
+
+    assert run.start(SINGLE_PROCESS, CPU).state.model.document_start_id == document_start_id
+
+
+@pytest.mark.parametrize(("sharded", "num_shards"), [(True, 8), (False, 1)])
+def test_the_plan_is_that_of_the_rows_and_the_shard_of_a_rank(sharded, num_shards):
+    """Each of eight ranks takes two of the 16 sequences of 32 tokens."""
+    run = read_run(numerics="fast")
+    world = World(world_size=8, local_world_size=8, sharded=sharded)
+
+    plan = run.plan(world, CPU, torch.float32)
+
+    wanted = Plan(run.params, run.config, 3000, micro_batch_tokens=2 * 32, num_shards=num_shards)
+    assert plan.memory_bytes == wanted.memory_bytes
+
+
+@pytest.mark.parametrize(("device", "share"), [(CPU, 4), (GPU, 1)], ids=["cpu", "cuda"])
+def test_the_ranks_of_a_host_share_its_memory_and_each_has_a_gpu(monkeypatch, device, share):
+    monkeypatch.setattr("lm.train.preflight.available_memory_bytes", lambda device: 10_000_000)
+
+    assert available_bytes(World(world_size=8, local_world_size=4), device) == 10_000_000 // share
+
+
+def test_the_main_rank_alone_checks_the_memory(monkeypatch):
+    """The others follow it, and would print the same warnings."""
+    monkeypatch.setattr(World, "all_reduce_max", lambda self, *values: values)
+    monkeypatch.setattr("lm.train.preflight.check_memory", lambda *given: ["memory is short"])
+    run = read_run(numerics="fast")
+
+    warnings = [run.start(world, CPU).memory_warnings for world in TWO_RANKS]
+
+    assert warnings == [["memory is short"], []]
+
+
+@pytest.mark.parametrize("earlier", ["float32", "bfloat16"])
+def test_a_run_keeps_the_dtype_in_which_it_has_computed(monkeypatch, earlier):
+    monkeypatch.setattr(machine, "has_bfloat16", lambda device: True)
+    params = read_run(numerics="fast", dtype="auto").params
+
+    assert choose_dtype(params, SINGLE_PROCESS, CPU, earlier) == getattr(torch, earlier)
+
+
+def test_exact_numerics_compute_in_float32(monkeypatch):
+    monkeypatch.setattr(machine, "has_bfloat16", lambda device: True)
+    params = read_run(numerics="exact", dtype="auto").params
+
+    assert choose_dtype(params, SINGLE_PROCESS, CPU, None) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("numerics", "device", "has_digests"),
+    [("fast", CPU, True), ("fast", GPU, False), ("exact", CPU, True), ("exact", GPU, True)],
+)
+def test_fast_numerics_on_a_gpu_record_no_digests(numerics, device, has_digests):
+    """A digest would copy the whole state from the GPU, on which fast numerics do not promise the same bits."""
+    training = read_run(numerics=numerics).start(SINGLE_PROCESS, CPU)
+
+    assert dataclasses.replace(training, device=device).has_digests is has_digests
+
+
+# What it continues.
+
+
+def test_a_run_continues_from_its_newest_checkpoint(capsys):
+    run = read_run()
+    state = run.start(SINGLE_PROCESS, CPU).state
+    for state.step in (3, 4):
+        save_checkpoint(run.folder, state.step, state.as_dict())
+
+    again = read_run()
+    training = again.start(SINGLE_PROCESS, CPU)
+    training.resume(again.load_checkpoint(SINGLE_PROCESS))
+
+    assert training.state.step == 4
+    assert capsys.readouterr().out == f"resumed at step 4 from {run.folder}\n"
+
+
+def test_a_new_run_begins_at_step_0(capsys):
+    run = read_run()
+    training = run.start(SINGLE_PROCESS, CPU)
+
+    training.resume(run.load_checkpoint(SINGLE_PROCESS))
+
+    assert training.state.step == 0
+    assert [segment["from_step"] for segment in training.state.segments] == [0]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused():
+    run = read_run()
+    training = run.start(SINGLE_PROCESS, CPU)
+    saved = training.state.as_dict()
+    del saved["optimizers"]
+
+    with pytest.raises(IntegrityError, match=r"its newest checkpoint does not fit: .*; delete the folder to train"):
+        training.resume(saved)
