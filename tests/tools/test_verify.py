@@ -286,6 +286,26 @@ def test_an_output_that_the_remote_has_is_pulled(workspace, check, tmp_path):
     assert check("--cache").status == 0
 
 
+def test_own_data_of_which_no_intact_copy_is_left_is_not_deleted(workspace, check):
+    own = Path("own.txt")
+    own.write_text("one two three\n")
+    dvc("add", "own.txt")
+    damaged_object = object_of(own)
+    is_linked = os.path.samefile(own, damaged_object)
+    flip(own)
+    if not is_linked:
+        flip(damaged_object)
+
+    (line,) = check().wrong
+
+    assert "no intact copy is left here; put one of yours in its place" in line
+    assert command(line) == f"rm -f {damaged_object} && dvc add own.txt"
+    Path("copy").write_text("one two three\n")
+    os.replace("copy", own)
+    repair(workspace, line)
+    assert check("--cache").status == 0
+
+
 def test_a_missing_output_is_named(workspace, check):
     shutil.rmtree("data/evaluation")
 

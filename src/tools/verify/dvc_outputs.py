@@ -191,6 +191,7 @@ class Outputs:
     def _restore(self, out: Output) -> str:
         """Return the command that restores an output: from an intact cache, else a remote, else by its stage."""
         damaged = self._damaged(self._objects(out))
+        unwanted = [shown(path) for path in damaged if os.path.lexists(path)]
         target = shlex.quote(shown(out.fs_path))
         stage = out.stage.addressing
         if out.use_cache and not damaged:
@@ -198,14 +199,16 @@ class Outputs:
         elif out.use_cache and self.repo.config["core"].get("remote"):
             again = f"dvc pull {target}"
         elif out.stage.is_data_source:
-            again = f"dvc add {target}"
+            removal = f"{shlex.join(['rm', '-f', *unwanted])} && " if unwanted else ""
+            return f"no intact copy is left here; put one of yours in its place, and run `{removal}dvc add {target}`"
         elif damaged:
             again = f"dvc repro -fs {stage}"
         else:
             again = f"dvc repro -s {stage}"
 
         # DVC keeps a file or an object that exists, so what is damaged goes first.
-        unwanted = [shown(path) for path in (out.fs_path, *damaged) if os.path.lexists(path)]
+        if os.path.lexists(out.fs_path):
+            unwanted.insert(0, shown(out.fs_path))
         removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
         return f"run `{removal}{again}`"
 
