@@ -1,5 +1,6 @@
 """`python src verify` on a real small pipeline: it names what is damaged, and its commands repair it."""
 
+import contextlib
 import copy
 import hashlib
 import os
@@ -8,307 +9,525 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-import torch
+from dvc.cli import main as dvc_main
 
 from lm.core.files import read_json, sha256_file, write_json
 from lm.core.params import read_yaml
-from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
-from lm.train.state import digest_of, named_tensors
-from support.damage import flip, writable
+from lm.train.checkpoints import Checkpoint, list_checkpoints
+from support import ROOT
+from support.damage import flip, truncate, writable
+from support.train_cases import only_run
 from support.workspace import Workspace
-from tools.common.parameters import flatten
+from tools.common.paths import MANIFEST, MODEL, TOKENIZER_META, TRAIN_SIDECAR, VALIDATION
+from tools.common.retrain import CURVE, read_curve
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
-from tools.verify.records import LINKS, Digests, Link, check_link, links_of_text
+from tools.verify.records import BEST, Digests, Link, check_link, links_of_workspace, read_entries
 
-TRAIN = "data/processed_datasets/train.bin"
-SIDECAR = "data/processed_datasets/train.json"
-MODEL = "data/models/model.json"
-BEST = "data/models/best_model_params.pt"
+ADVICE = "run `the command`"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, finished):
+def finished_and_exported(tmp_path_factory, finished):
+    """The small pipeline after its first run, with an export; without files of the repository that no test needs."""
     workspace = Workspace(tmp_path_factory.mktemp("verify") / "made", finished)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(workspace.folder)
+    for name in ("tests", "docs", "extras", "typings", "recipes"):
+        shutil.rmtree(workspace.folder / name)
+    with contextlib.chdir(workspace.folder):
         assert export_hf.main(["exported"]) == 0
     return workspace
 
 
 @pytest.fixture
-def workspace(made, tmp_path, monkeypatch):
-    """A copy of the finished pipeline, hard links kept, as the working directory."""
-    workspace = copy.copy(made)
-    workspace.folder = tmp_path / "ws"
-    subprocess.run(["cp", "-a", made.folder, workspace.folder], check=True)
+def workspace(finished_and_exported, tmp_path, monkeypatch):
+    """A copy of it as the working directory, with the hard links into DVC's cache."""
+    workspace = copy.copy(finished_and_exported)
+    workspace.folder = tmp_path / "workspace"
+    subprocess.run(["cp", "-a", finished_and_exported.folder, workspace.folder], check=True)
     monkeypatch.chdir(workspace.folder)
     return workspace
 
 
+class Result:
+    """What verify answers: its exit status, its lines, and its last line."""
+
+    def __init__(self, status: int, lines: list[str]):
+        self.status = status
+        self.lines = lines[:-1]
+        self.last = lines[-1]
+
+    @property
+    def wrong(self) -> list[str]:
+        """Return the lines of faults."""
+        return [line for line in self.lines if line.startswith("WRONG")]
+
+    def line_of(self, beginning: str) -> str:
+        """Return the only line that begins so."""
+        (line,) = [line for line in self.lines if line.startswith(beginning)]
+        return line
+
+
 @pytest.fixture
 def check(capsys):
-    """Run verify; return its exit status and its lines, the summary last."""
+    """Run verify; return its result."""
 
-    def run(*argv):
+    def run(*argv: str) -> Result:
         capsys.readouterr()
         status = verify.main(list(argv))
         out, err = capsys.readouterr()
-        return status, [*out.splitlines(), *err.splitlines()]
+        return Result(status, [*out.splitlines(), *err.splitlines()])
 
     return run
 
 
-def repaired_by(workspace, check, line):
-    """Return whether the command of a line leaves nothing that is wrong."""
-    workspace.run("sh", "-c", command(line))
-    return check("--cache")[0] == 0
+def dvc(*argv: str) -> None:
+    """Run a command of DVC in this process: a new one takes seconds to start."""
+    assert dvc_main([*argv, "-q"]) == 0
 
 
-def edit(path, change):
+def command(line: str) -> str:
+    """Return the command that a line says to run."""
+    return re.search(r"run `([^`]*)`", line)[1]
+
+
+def repair(workspace: Workspace, line: str) -> None:
+    """Run the command of a line; `dvc` runs in this process."""
+    for single in command(line).split(" && "):
+        words = single.split()
+        if words[0] == "dvc":
+            dvc(*words[1:])
+        else:
+            workspace.run("sh", "-c", single)
+
+
+def edit(path: Path, change) -> None:
     """Replace a JSON file by a changed one; the cache keeps the old one."""
     value = read_json(path)
     change(value)
     write_json(path, value)
 
 
-def wrong(lines):
-    """Return the lines of faults."""
-    return [line for line in lines if line.startswith("WRONG")]
+def replace_in(path: str, before: str, after: str) -> None:
+    """Replace a part of a text file, which must be in it once."""
+    text = Path(path).read_text()
+    assert text.count(before) == 1
+    Path(path).write_text(text.replace(before, after))
 
 
-def command(line):
-    """Return the command that a line says to run."""
-    return re.search(r"run `([^`]*)`", line)[1]
-
-
-def object_of(path):
+def object_of(path: str | Path) -> str:
     """Return the object of DVC's cache that holds a file's bytes."""
     md5 = hashlib.md5(Path(path).read_bytes()).hexdigest()
     return f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
 
 
-def recording(path):
-    """Return the output that a file is or lies in, its stage, and whether it is cached, from dvc.yaml."""
-    for stage, entry in read_yaml("dvc.yaml")["stages"].items():
-        for out in [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]:
-            name = out if isinstance(out, str) else next(iter(out))
-            if path == name or path.startswith(name + "/"):
-                return name, stage, isinstance(out, str)
-    raise AssertionError(path)
+def unlink_from_cache(path: str | Path) -> None:
+    """Replace a file that may be a hard link into the cache by a copy."""
+    shutil.copyfile(path, "copy")
+    os.replace("copy", path)
 
 
-def flip_in_checkpoint(checkpoint, name, position):
-    """Change the last bit of a number of a checkpoint, and record the new file's hash; return its digest."""
-    state = load_checkpoint(checkpoint)
-    tensors = dict(named_tensors(state))
-    tensors[name].view(-1).view(torch.int32)[position] ^= 1
-    others = [other.step for other in list_checkpoints(checkpoint.run)]
-    save_checkpoint(checkpoint.run, checkpoint.step, state, others)
-    return digest_of(tensors.items())
+# An intact workspace.
 
 
 def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path("data").rglob("*")}
-    status, lines = check("--cache", "exported")
-    assert status == 0
-    assert {line[:5] for line in lines[:-1]} == {"ok   "}
-    assert re.fullmatch(rf"{len(lines) - 1} checks, [\d,]+ bytes read, all ok", lines[-1])
-    recorded = [out["path"] for stage in read_yaml("dvc.lock")["stages"].values() for out in stage["outs"]]
-    assert len(recorded) > 15 and set(recorded) <= {line[7:] for line in lines}
-    assert {f"ok     {link.record} (from {link.file})" for link in LINKS} <= set(lines)
-    assert before == {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path("data").rglob("*")}
-    Path("data/raw/.manifest.json.7.tmp").touch()  # DVC does not see what .dvcignore names
-    assert check()[0] == 0
+    def times_and_inodes():
+        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path("data").rglob("*")}
+
+    before = times_and_inodes()
+
+    result = check("--cache", "exported")
+
+    assert result.status == 0
+    assert {line[:5] for line in result.lines} == {"ok   "}
+    assert re.fullmatch(rf"{len(result.lines)} checks, [\d,]+ bytes read, all ok", result.last)
+    assert times_and_inodes() == before
+
+    # Every output of dvc.lock and every link of a record has its line.
+    stages = read_yaml("dvc.lock")["stages"].values()
+    outputs = [out["path"] for stage in stages for out in stage["outs"]]
+    subjects = {line.removeprefix("ok").strip() for line in result.lines}
+    assert len(outputs) > 15
+    assert set(outputs) <= subjects
+    assert {f"{link.record} (from {link.file})" for link in links_of_workspace()} <= subjects
 
 
-@pytest.mark.parametrize("path", ["data/raw/train.parquet", MODEL, "metrics/eval.json"])
-def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path):
-    out, stage, is_cached = recording(path)
-    linked = os.stat(path).st_nlink > 1
-    damaged_object = object_of(path)
-    flip(path)
-    status, lines = check()
-    assert status == 4
-    assert lines[-1].startswith("error: ") and f", {len(wrong(lines))} wrong; run the commands above" in lines[-1]
-    line = next(line for line in wrong(lines) if line.startswith(f"WRONG  {out}: "))
-    if linked:  # the cache holds the same damage
-        assert command(line) == f"rm -rf {out} {damaged_object} && dvc repro -fs {stage}"
-    elif is_cached:
-        assert command(line) == f"rm -rf {out} && dvc checkout {out}"
-    else:
-        assert command(line) == f"rm -rf {out} && dvc repro -s {stage}"
-    if out != path:
-        assert f"{path.removeprefix(out + '/')} is changed" in line
-    assert {command(each) for each in wrong(lines)} == {command(line)}  # one damage, one thing to do
+def test_files_that_dvc_ignores_are_no_difference(workspace, check):
+    Path("data/raw/.manifest.json.7.tmp").touch()
 
-
-def test_a_model_of_other_parameters_is_named(workspace, check):
-    """A poisoned run cache would restore such a model."""
-    workspace.change(**{"train.seed": 3})  # the next run's: nothing is wrong with the model
-    assert check()[0] == 0
-    for change, clause in (
-        ({"seed": 2}, "seed is 2, params.yaml has 3"),
-        ({"seed": 3, "fingerprint": "0123456789abcdef"}, "was made by run 0123456789abcdef, the workspace's code, "),
-    ):
-        edit(MODEL, lambda record, change=change: record.update(change))
-        workspace.run("dvc", "commit", "-f", "train")
-        found = f"WRONG  {MODEL} (from params.yaml): {clause}"
-        line = next(line for line in wrong(check()[1]) if line.startswith(found))
-        assert command(line) == "dvc repro -fs train"
+    assert check().status == 0
 
 
 def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypatch):
-    """The hashes of a tokenizer's files in its meta.json are left out: `load_tokenizer` compares them."""
     monkeypatch.chdir(finished)
-    hashes = {sha256_file(path) for path in (finished / "data").rglob("*") if path.is_file()}
+    files = [path for path in Path("data").rglob("*") if path.is_file()]
+    hashes = {sha256_file(path) for path in files}
     hashes |= {sha256[:12] for sha256 in hashes}
-    held = {
-        (record.relative_to(finished), entry)
-        for record in (finished / "data").rglob("*.json")
-        for entry, value in flatten(read_json(record)).items()
-        if isinstance(value, str) and value in hashes and not entry.startswith("files.")
-    }
-    assert len(held) > 12
-    assert held <= {(link.record, link.entry) for link in [*LINKS, *links_of_text()]}
+
+    held = set()
+    for record in [path for path in files if path.suffix in (".json", ".parquet")]:
+        strings = {entry: value for entry, value in read_entries(record).items() if isinstance(value, str)}
+        held |= {(record, entry) for entry, value in strings.items() if value in hashes}
+
+    assert len(held) > 14
+    assert held <= {(link.record, link.entry) for link in links_of_workspace()}
 
 
-def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path):
-    record = tmp_path / "record.json"
+# One record and one file.
+
+
+@pytest.mark.parametrize(
+    ("recorded", "is_right"),
+    [
+        (lambda sha256: sha256, True),
+        (lambda sha256: sha256[:12], True),
+        (lambda sha256: sha256[:8], True),
+        (lambda sha256: sha256[:7], False),
+        (lambda sha256: sha256[:11] + ("1" if sha256[11] == "0" else "0"), False),
+        (lambda sha256: "x", False),
+        (lambda sha256: "", False),
+    ],
+    ids=["whole", "12 digits", "8 digits", "too few digits", "another last digit", "no digits", "empty"],
+)
+def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path, recorded, is_right):
     file = tmp_path / "file"
     file.write_bytes(b"content")
-    sha256 = sha256_file(file)
-    other = "0" if sha256[11] != "0" else "1"
-    values = {sha256: True, sha256[:12]: True, sha256[:8]: True, sha256[:11] + other: False, "x": False}
-    for value, is_right in (values | {sha256[:7]: False, "": False}).items():
-        write_json(record, {"weights": {"sha256": value}})
-        (finding,) = check_link(Link(record, "weights.sha256", file), Digests(), "advice")
-        assert (finding.fault is None) == is_right
-    assert list(check_link(Link(record, "another", file), Digests(), "advice")) == []
+    record = tmp_path / "record.json"
+    write_json(record, {"weights": {"sha256": recorded(sha256_file(file))}})
+
+    (finding,) = check_link(Link(record, "weights.sha256", file), Digests(), ADVICE)
+
+    assert (finding.fault is None) == is_right
 
 
-def test_a_record_that_names_other_files_is_named(workspace, check):
-    edit(SIDECAR, lambda meta: meta["source"].update(text_sha256="ab" * 32))
-    edit(MODEL, lambda record: record["data_sha256"].update(validation="cd" * 32))
-    workspace.run("dvc", "commit", "-f", "tokenize_train")
-    workspace.run("dvc", "commit", "-f", "train")
-    text = "\n".join(wrong(check()[1]))
-    text_of = sha256_file("data/raw/train.parquet")
-    tokens = sha256_file("data/processed_datasets/validation.bin")
-    assert f"{SIDECAR} (from data/raw/train.parquet): source.text_sha256 is {'ab' * 32}, but the SHA-256 of" in text
-    assert f"data/raw/train.parquet is {text_of}; run `dvc repro -fs tokenize_train`" in text
-    assert (
-        f"data_sha256.validation is {'cd' * 32}, but the SHA-256 of data/processed_datasets/validation.bin is {tokens}"
-        in text
-    )
+def test_an_entry_that_a_record_lacks_is_not_checked(tmp_path):
+    record = tmp_path / "record.json"
+    write_json(record, {})
+
+    assert list(check_link(Link(record, "sha256", tmp_path / "file"), Digests(), ADVICE)) == []
 
 
-def test_an_input_that_is_not_the_recorded_output_is_named(workspace, check):
-    edit("data/tokenizer/meta.json", lambda meta: meta.update(pattern="."))
-    workspace.run("dvc", "commit", "-f", "make_tokenizer")
-    lines = wrong(check()[1])
-    assert any(
-        line.startswith("WRONG  dvc.lock: tokenize_train: was made from another data/tokenizer") for line in lines
-    )
-    assert {command(line) for line in lines} >= {"dvc repro"}
+@pytest.mark.parametrize(("suffix", "form"), [(".json", "JSON object"), (".parquet", "parquet file")])
+def test_a_record_that_cannot_be_read_is_named(tmp_path, suffix, form):
+    record = tmp_path / f"record{suffix}"
+    record.write_text("{")
+
+    (finding,) = check_link(Link(record, "sha256", tmp_path / "file"), Digests(), ADVICE)
+
+    assert finding.fault == f"cannot be read as a {form}"
 
 
-def test_a_damaged_cache_object_is_repaired(workspace, check):
-    damaged = object_of(MODEL)
-    if os.path.samefile(damaged, MODEL):
-        shutil.copyfile(MODEL, "copy")
-        os.replace("copy", MODEL)
-    flip(damaged)
-    assert workspace.run("dvc", "status", "dvc.yaml").stdout.strip() == "Data and pipelines are up to date."
-    assert check()[0] == 0
-    status, lines = check("--cache")
-    (line,) = wrong(lines)
-    assert status == 4 and line.startswith(f"WRONG  {damaged}: md5 is ") and "data/models needs this file" in line
-    assert command(line) == f"rm -f {damaged} && dvc commit train"
-    assert repaired_by(workspace, check, line)
+# Outputs that are not the recorded ones.
 
 
-def test_after_a_change_of_code_no_commit_repairs(workspace, check):
-    with open("src/lm/evaluate/generation.py", "a") as file:
-        file.write("# changed\n")
-    damaged = object_of("metrics/eval.json")
-    flip(damaged)
-    lines = check("--cache")[1]
-    assert "note   eval: src/lm/evaluate changed since it ran; run `dvc repro`" in lines
-    assert [command(line) for line in wrong(lines)] == [f"rm -f {damaged}"]  # only the run cache uses it
-    samples = "data/evaluation/samples.md"
-    shutil.copyfile(samples, "copy")
-    os.replace("copy", samples)
-    flip(object_of(samples))
-    assert f"rm -f {object_of(samples)} && dvc repro eval" in map(command, wrong(check("--cache")[1]))
+@pytest.mark.parametrize(
+    ("path", "output", "stage", "is_cached"),
+    [
+        ("data/raw/train.parquet", "data/raw", "fetch", True),
+        ("data/models/model.json", "data/models", "train", True),
+        ("metrics/eval.json", "metrics/eval.json", "eval", False),
+    ],
+)
+def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path, output, stage, is_cached):
+    damaged_object = object_of(path)
+    is_linked = os.stat(path).st_nlink > 1
+    flip(path)
+
+    result = check()
+
+    if is_linked:  # the cache holds the same damage
+        remedy = f"rm -rf {output} {damaged_object} && dvc repro -fs {stage}"
+    elif is_cached:
+        remedy = f"rm -rf {output} && dvc checkout {output}"
+    else:
+        remedy = f"rm -rf {output} && dvc repro -s {stage}"
+    assert result.status == 4
+    line = result.line_of(f"WRONG  {output}: ")
+    assert output == path or f"{path.removeprefix(output + '/')} is changed" in line
+    assert {command(line) for line in result.wrong} == {remedy}, "one damage, one thing to do"
+    assert result.last == f"error: {len(result.wrong)} wrong; run the commands above from the top, then verify again"
+
+
+@pytest.mark.parametrize("record", [MANIFEST, TRAIN_SIDECAR, TOKENIZER_META, MODEL])
+def test_a_record_that_was_cut_off_is_the_only_thing_wrong(workspace, check, record):
+    unlink_from_cache(record)
+    truncate(record)
+
+    result = check()
+
+    assert len({command(line) for line in result.wrong}) == 1
+    assert result.last.startswith("error: 1 wrong; ")
 
 
 def test_an_extra_file_is_named(workspace, check):
     shutil.copy("data/raw/train.parquet", "data/raw/more.parquet")
-    (line,) = wrong(check()[1])
+
+    (line,) = check().wrong
+
     assert line.startswith("WRONG  data/raw: more.parquet is new; run")
-    assert repaired_by(workspace, check, line)
-
-
-def test_a_changed_command_is_noted(workspace, check):
-    pipeline = Path("dvc.yaml").read_text()
-    flags = "python src/plot.py --evaluation data/evaluation --plots plots"
-    assert flags in pipeline
-    Path("dvc.yaml").write_text(pipeline.replace(flags, f"{flags} --plots plots"))
-    assert "note   plot: its command changed since it ran; run `dvc repro`" in check()[1]
+    repair(workspace, line)
+    assert check().status == 0
 
 
 def test_an_output_that_the_remote_has_is_pulled(workspace, check, tmp_path):
-    workspace.run("dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
-    workspace.run("dvc", "push", "-q", "data/models")
-    damaged = object_of(BEST)
+    dvc("remote", "add", "-d", "store", str(tmp_path / "store"))
+    dvc("push", "data/models")
+    damaged_object = object_of(BEST)
+    is_linked = os.path.samefile(BEST, damaged_object)
     flip(BEST)
-    if not os.path.samefile(BEST, damaged):
-        flip(damaged)
-    line = wrong(check()[1])[0]
-    assert command(line) == f"rm -rf data/models {damaged} && dvc pull data/models"
-    assert repaired_by(workspace, check, line)
+    if not is_linked:
+        flip(damaged_object)
+
+    line = check().wrong[0]
+
+    assert command(line) == f"rm -rf data/models {damaged_object} && dvc pull data/models"
+    repair(workspace, line)
+    assert check("--cache").status == 0
+
+
+def test_own_data_of_which_no_intact_copy_is_left_is_not_deleted(workspace, check):
+    own = Path("own.txt")
+    own.write_text("one two three\n")
+    dvc("add", "own.txt")
+    damaged_object = object_of(own)
+    is_linked = os.path.samefile(own, damaged_object)
+    flip(own)
+    if not is_linked:
+        flip(damaged_object)
+
+    (line,) = check().wrong
+
+    assert "no intact copy is left here; put one of yours in its place" in line
+    assert command(line) == f"rm -f {damaged_object} && dvc add own.txt"
+    Path("copy").write_text("one two three\n")
+    os.replace("copy", own)
+    repair(workspace, line)
+    assert check("--cache").status == 0
 
 
 def test_a_missing_output_is_named(workspace, check):
     shutil.rmtree("data/evaluation")
-    (line,) = wrong(check()[1])
+
+    (line,) = check().wrong
+
     assert line == "WRONG  data/evaluation: is missing; run `dvc checkout data/evaluation`"
+
+
+def test_outputs_of_a_stage_that_did_not_run_are_noted(workspace, check):
+    shutil.rmtree("data/evaluation")
     lock = Path("dvc.lock")
     lock.write_text(lock.read_text().split("  eval:\n")[0])
-    status, lines = check("--cache")
-    assert status == 0
-    assert "note   data/evaluation: not made yet; run `dvc repro`" in lines
-    assert "note   metrics/eval.json: is not in dvc.lock; run `dvc repro`" in lines
-    assert lines[-1].endswith(f"all ok except {sum(line.startswith('note') for line in lines)} notes")
+
+    result = check("--cache")
+
+    assert result.status == 0
+    assert "note   data/evaluation: not made yet; run `dvc repro`" in result.lines
+    assert "note   metrics/eval.json: is not in dvc.lock; run `dvc repro`" in result.lines
+    notes = [line for line in result.lines if line.startswith("note")]
+    assert result.last.endswith(f"all ok except {len(notes)} notes")
+
+
+# Inputs that have changed.
+
+
+def test_an_input_that_is_not_the_recorded_output_is_named(workspace, check):
+    edit(TOKENIZER_META, lambda meta: meta.update(pattern="."))
+    dvc("commit", "-f", "make_tokenizer")
+
+    line = check().line_of("WRONG  dvc.lock: tokenize_train: was made from another data/tokenizer")
+
+    assert command(line) == "dvc repro"
+
+
+def test_a_changed_command_is_noted(workspace, check):
+    flags = "python src/plot.py --evaluation data/evaluation --plots plots"
+    replace_in("dvc.yaml", flags, f"{flags} --plots plots")
+
+    assert "note   plot: its command changed since it ran; run `dvc repro`" in check().lines
+
+
+def test_text_that_changed_in_place_is_noted(workspace, check):
+    """The size, time and inode are those that DVC remembers, so that DVC does not see the change."""
+    text = Path("data/local/own.txt")
+    text.write_text("one two three\n")
+    dvc("repro", "fetch")
+    with writable(text) as file:
+        file.write(b"ONE")
+
+    note = check().line_of("note   fetch: data/local changed since it ran; DVC does not see it")
+
+    repair(workspace, note)
+    assert check().last.endswith("all ok")
+
+
+# Records and models that do not fit.
+
+
+def test_records_of_other_files_are_named(workspace, check):
+    edit(TRAIN_SIDECAR, lambda meta: meta["source"].update(text_sha256="ab" * 32))
+    edit(MODEL, lambda record: record["data_sha256"].update(validation="cd" * 32))
+    dvc("commit", "-f", "tokenize_train", "train")
+
+    result = check()
+
+    text = "data/raw/train.parquet"
+    sidecar_says = f"source.text_sha256 is {'ab' * 32}, but the SHA-256 of {text} is {sha256_file(text)}"
+    line = f"WRONG  {TRAIN_SIDECAR} (from {text}): {sidecar_says}; run `dvc repro -fs tokenize_train`"
+    assert line in result.wrong
+    model_says = f"data_sha256.validation is {'cd' * 32}, but the SHA-256 of {VALIDATION} is {sha256_file(VALIDATION)}"
+    assert model_says in result.line_of(f"WRONG  {MODEL} (from {VALIDATION})")
+
+
+def test_an_audit_of_other_text_is_named(workspace, check):
+    path = Path("data/audit/contamination.parquet")
+    table = pq.read_table(path)
+    unlink_from_cache(path)
+    pq.write_table(table.replace_schema_metadata({"validation_sha256": "ab" * 32}), path)
+    dvc("commit", "-f", "audit")
+
+    line = check().line_of(f"WRONG  {path} (from {VALIDATION}): validation_sha256 is {'ab' * 32}")
+
+    assert command(line) == "dvc repro -fs audit"
+
+
+@pytest.mark.parametrize(
+    ("changes", "clause"),
+    [
+        ({"seed": 2}, "seed is 2, params.yaml has 3"),
+        ({"seed": 3, "fingerprint": "01" * 8}, f"was made by run {'01' * 8}, the workspace's code, "),
+    ],
+    ids=["parameter", "fingerprint"],
+)
+def test_a_model_of_other_parameters_is_named(workspace, check, changes, clause):
+    """A poisoned run cache would restore such a model."""
+    workspace.change(**{"train.seed": 3})
+    edit(MODEL, lambda record: record.update(changes))
+    dvc("commit", "-f", "train")
+
+    line = check().line_of(f"WRONG  {MODEL} (from params.yaml): {clause}")
+
+    assert command(line) == "dvc repro -fs train"
+
+
+def test_a_model_is_not_wrong_because_the_next_run_has_other_parameters(workspace, check):
+    workspace.change(**{"train.seed": 3})
+
+    assert check().status == 0
 
 
 @pytest.mark.parametrize("name", ["dvc.lock", "params.yaml"])
 def test_a_file_that_dvc_cannot_read_is_named(workspace, check, name):
     Path(name).write_text("a: [\n")
-    status, (line,) = check()
-    assert status == 4 and line.startswith("error: dvc.yaml: DVC cannot read the pipeline: ") and name in line
+
+    result = check()
+
+    assert result.status == 4
+    assert result.last.startswith("error: dvc.yaml: DVC cannot read the pipeline: ")
+    assert name in result.last
 
 
-def test_text_that_changed_in_place_is_noted(workspace, check):
-    own = Path("data/local/own.txt")
-    own.write_text("one two three\n")
-    workspace.repro("fetch")
-    with writable(own) as file:  # with the size, time and inode that DVC remembers
-        file.write(b"ONE")
-    assert "up to date" in workspace.run("dvc", "status", "fetch").stdout
-    (note,) = [line for line in check()[1] if line.startswith("note   fetch: data/local changed since it ran; ")]
-    workspace.run("sh", "-c", command(note))
-    assert check()[1][-1].endswith("all ok")
+# DVC's cache.
 
 
-def test_a_damaged_finished_run_is_named_first(workspace, check):
-    (done,) = Path(".runs").glob("*/done")
-    flip(done / "models" / "best_model_params.pt")
+def test_a_damaged_cache_object_is_repaired(workspace, check, capsys):
+    unlink_from_cache(MODEL)
+    damaged_object = object_of(MODEL)
+    flip(damaged_object)
+    assert dvc_main(["status", "dvc.yaml"]) == 0
+    assert capsys.readouterr().out.strip() == "Data and pipelines are up to date."
+    assert check().status == 0
+
+    (line,) = check("--cache").wrong
+
+    assert line.startswith(f"WRONG  {damaged_object}: md5 is ")
+    assert "data/models needs this file" in line
+    assert command(line) == f"rm -f {damaged_object} && dvc commit train"
+    repair(workspace, line)
+    assert check("--cache").status == 0
+
+
+def test_after_a_change_of_code_no_commit_repairs_the_cache(workspace, check):
+    with open("src/lm/evaluate/generation.py", "a") as file:
+        file.write("# changed\n")
+    samples = "data/evaluation/samples.md"
+    unlink_from_cache(samples)
+    flip(object_of(samples))
+
+    result = check("--cache")
+
+    assert "note   eval: src/lm/evaluate changed since it ran; run `dvc repro`" in result.lines
+    (line,) = result.wrong
+    assert command(line) == f"rm -f {object_of(samples)} && dvc repro eval"
+
+
+def test_an_object_that_only_the_run_cache_uses_is_removed(workspace, check):
+    damaged_object = object_of("metrics/eval.json")
+    flip(damaged_object)
+
+    (line,) = check("--cache").wrong
+
+    assert command(line) == f"rm -f {damaged_object}"
+
+
+# Runs and checkpoints.
+
+
+@pytest.mark.parametrize("name", ["models/best_model_params.pt", "plots/training.csv", "sha256.json"])
+def test_a_damaged_finished_run_is_named_first(workspace, check, name):
+    """The stage `train` would publish it."""
+    done = only_run() / "done"
+    truncate(done / name)
     flip(BEST)
-    lines = wrong(check()[1])
-    assert f"{done}/models/best_model_params.pt" in lines[0] and command(lines[0]) == f"rm -rf {done}"
+
+    first, second = check().wrong[:2]
+
+    assert first.startswith(f"WRONG  {done}")
+    assert command(first) == f"rm -rf {done}"
+    assert second.startswith("WRONG  data/models: ")
+
+
+def test_checkpoints_that_can_be_rebuilt_are_counted(workspace, check):
+    stored = {checkpoint.step for checkpoint in list_checkpoints(only_run())}
+    more = read_curve(CURVE).keys() - stored - {0}
+    assert more
+
+    result = check()
+
+    rebuilt = f"{CURVE}: {len(more)} more checkpoints, which `python src verify --retrain STEP` rebuilds"
+    assert f"ok     {rebuilt}" in result.lines
+
+
+def test_a_damaged_checkpoint_is_named(workspace, check):
+    checkpoint = list_checkpoints(only_run())[-1]
+    flip(checkpoint.path)
+
+    (line,) = check().wrong
+
+    assert line.startswith(f"WRONG  {checkpoint.record} (from {checkpoint.path}): sha256 is ")
+    assert command(line) == f"rm {checkpoint.record}"
+
+
+def test_steps_are_retrained_after_the_checks_of_files(workspace, check):
+    """A file that training does not read may be missing; the exit status still says so."""
+    shutil.rmtree("data/evaluation")
+    shutil.rmtree("src")
+    Path("src").symlink_to(ROOT / "src")  # whose loops are compiled
+    checkpoint = Checkpoint(only_run(), 20)
+    assert not checkpoint.path.exists()
+
+    result = check("--retrain", "20", "--weights", "data/early")
+
+    assert result.status == 4
+    text = "\n".join(result.lines)
+    assert re.search(r", 1 wrong\nretrain: steps \d+ to 20 of run ", text)
+    assert "\nsame bits: step 20 has digest " in text
+    assert text.endswith("\ndata/early: has the weights of step 20")
+    assert checkpoint.path.exists()
+    assert sha256_file("data/early/best_model_params.pt") == read_json(MODEL)["last"]["sha256"]
+
+
+# Exports.
 
 
 @pytest.mark.parametrize(
@@ -316,9 +535,10 @@ def test_a_damaged_finished_run_is_named_first(workspace, check):
     [
         ("tokenizer.json", "exported/tokenizer.json (from exported/tokenizer): is another one"),
         ("tokenizer/meta.json", "exported/model.json (from exported/tokenizer/meta.json): tokenizer_sha256 is"),
+        ("tokenizer/ranks.tiktoken", "exported/tokenizer/meta.json (from exported/tokenizer/ranks.tiktoken): files."),
         (
             "model.safetensors",
-            "exported/model.safetensors, config.json (in model.json): exported/model.json: describes another",
+            "exported/model.safetensors, config.json (in model.json): exported/model.json: describes",
         ),
         ("generation_config.json", "exported/generation_config.json (from exported/tokenizer): is another one"),
         ("README.md", "exported/README.md (from model.json): is about another model"),
@@ -326,53 +546,38 @@ def test_a_damaged_finished_run_is_named_first(workspace, check):
     ],
 )
 def test_a_changed_export_is_named(workspace, check, name, sentence):
-    path = Path("exported") / name
+    path = Path("exported", name)
     if name.endswith(("meta.json", "model.json")):
         edit(path, lambda value: value.update(seed=12))
     elif name == "README.md":
-        path.write_text(path.read_text().replace(read_json(path.with_name("model.json"))["best"]["sha256"], "ab" * 32))
+        sha256 = read_json("exported/model.json")["best"]["sha256"]
+        path.write_text(path.read_text().replace(sha256, "ab" * 32))
     else:
         flip(path)
-    status, lines = check("exported")
-    (line,) = wrong(lines)
-    assert status == 4 and sentence in line and command(line) == "python src export_hf exported"
+
+    result = check("exported")
+
+    (line,) = result.wrong
+    assert sentence in line
+    assert command(line) == "python src export_hf exported"
 
 
 def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):
     shutil.move("exported", tmp_path / "elsewhere")
     monkeypatch.chdir(tmp_path)
-    assert check("elsewhere")[0] == 0
+    assert check("elsewhere").status == 0
+
     Path("elsewhere/tokenizer/meta.json").unlink()
-    assert check("elsewhere")[0] == 4
-    status, lines = check()
-    assert status == 2 and lines[0].startswith("error: dvc.yaml: missing; run the command at the repository's root")
-    assert check(".")[0] == 2
+
+    assert check("elsewhere").status == 4
 
 
-def test_an_interval_is_trained_again_after_the_checks(workspace, check):
-    status, lines = check("--recompute", "--from", "10")
-    assert status == 0 and lines[-1].startswith("same bits: step 20 has digest ") and "all ok" in lines[-3]
-    (run,) = Path(".runs").glob("[!.]*")
-    found = flip_in_checkpoint(Checkpoint(run, 10), "embed_tokens.weight", 11)
-    status, lines = check("--recompute", "--from", "10")
-    assert status == 4 and f"checkpoint-000000010.pt: its digest is {found}, plots/validation.csv records" in lines[-1]
+def test_a_folder_that_is_neither_a_repository_nor_an_export_is_refused(tmp_path, check, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
+    nothing = check()
+    folder = check(".")
 
-def test_checkpoints_are_checked_if_they_are_stored_and_counted_if_they_can_be_rebuilt(workspace, check):
-    (run,) = Path(".runs").glob("[!.]*")
-    stored = {checkpoint.step for checkpoint in list_checkpoints(run)}
-    rows = Path("plots/validation.csv").read_text().splitlines()[1:]
-    validations = {int(row.split(",")[0]) for row in rows} - {0}
-    more = validations - stored
-    assert more and stored & validations
-    status, lines = check()
-    rebuilt = f"plots/validation.csv: {len(more)} more checkpoints, which `python src checkpoint STEP` rebuilds"
-    assert status == 0 and f"ok     {rebuilt}" in lines
-
-    # A stored one that is damaged is found.
-    path = Checkpoint(run, max(stored)).path
-    flip(path)
-    status, lines = check()
-    (line,) = wrong(lines)
-    assert status == 4 and line.startswith(f"WRONG  {path.with_suffix('.json')} (from {path}): sha256 is ")
-    assert command(line) == f"rm {path.with_suffix('.json')}"
+    assert (nothing.status, folder.status) == (2, 2)
+    assert nothing.last.startswith("error: dvc.yaml: missing; run the command at the repository's root")
+    assert folder.last.startswith("error: .: has no model.json")

@@ -35,16 +35,15 @@ from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_sta
 from lm.core.files import read_json, sha256_file
 from lm.core.paths import KEPT_WEIGHTS, RUNS
 from tools.common.arguments import count, tool_parser
-from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER, TOKENIZER_META
+from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER
 from tools.verify.records import (
-    BEST,
-    LINKS,
     Digests,
     Finding,
     Link,
     check_link,
-    links_of_checkpoints,
-    links_of_text,
+    links_of_export,
+    links_of_finished_run,
+    links_of_workspace,
 )
 
 if TYPE_CHECKING:  # DVC takes a second to import
@@ -75,10 +74,16 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
 
 
 def check_finished_runs(digests: Digests) -> Iterator[Finding]:
-    """Check the weights of the runs that `train` publishes instead of training again."""
+    """Check the files of the runs that `train` publishes instead of training again."""
     for done in sorted(RUNS.glob("*/done")):
-        best = Link(done / MODEL.relative_to("data"), "best.sha256", done / BEST.relative_to("data"))
-        yield from check_link(best, digests, f"run `rm -rf {done}`")
+        advice = f"run `rm -rf {done}`"
+        links = links_of_finished_run(done)
+        faults = [finding for link in links for finding in check_link(link, digests, advice) if finding.fault]
+        yield from faults
+        if not links:
+            yield Finding(str(done), "has no readable list of its files", advice)
+        elif not faults:
+            yield Finding(f"{done}: {len(links)} files")
 
 
 def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
@@ -86,27 +91,33 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
 
     Of a damaged output only the damage is reported, by `check_stages`, not what no longer fits it.
     """
-    has_model = MODEL.exists() and outputs.holding(MODEL) not in outputs.wrong
-    record = read_json(MODEL) if has_model else {}
-    for link in [*links_of_text(), *LINKS, *links_of_checkpoints(record)]:
+    for link in links_of_workspace():
         if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
             yield from check_link(link, digests, outputs.make_again(link.record))
-
-    # The weights at different steps differ.
-    if checkpoints := record.get(KEPT_WEIGHTS):
-        counts = Counter(checkpoints.values())
-        same = [name for name, sha256 in checkpoints.items() if counts[sha256] > 1]
-        fault = f"{' and '.join(same)} are the same weights" if same else None
-        yield Finding(f"{MODEL}: {KEPT_WEIGHTS} differ", fault, "run `dvc repro -f train`" if fault else "")
+    if not MODEL.exists() or outputs.holding(MODEL) in outputs.wrong:
+        return
+    model = read_json(MODEL)
+    yield from check_kept_weights(model)
 
     # DVC's run cache may hold files of other users: its record of these parameters may name any model.
-    if MODEL.exists() and not outputs.wrong and "train" not in outputs.stale:
+    if not outputs.wrong and "train" not in outputs.stale:
         from tools.common.retrain import fault_of_model  # torch takes seconds to import
 
-        fault = fault_of_model(record)
+        fault = fault_of_model(model)
         yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
         if not fault:
-            yield from check_checkpoints(RUNS / record["fingerprint"], digests)
+            yield from check_checkpoints(RUNS / model["fingerprint"], digests)
+
+
+def check_kept_weights(model: dict) -> Iterator[Finding]:
+    """Check that the kept weights of different steps differ."""
+    kept = model.get(KEPT_WEIGHTS)
+    if not kept:
+        return
+    counts = Counter(kept.values())
+    same = [name for name, sha256 in kept.items() if counts[sha256] > 1]
+    fault = f"{' and '.join(same)} are the same weights" if same else None
+    yield Finding(f"{MODEL}: {KEPT_WEIGHTS} differ", fault, "run `dvc repro -f train`" if fault else "")
 
 
 def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
@@ -126,15 +137,13 @@ def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
 def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
     """Check every file of an exported folder, and compare its model with that of the workspace."""
     record = folder / MODEL.name
-    meta = folder / TOKENIZER.name / TOKENIZER_META.name
     if not record.exists():
         raise ParamsError(f"{folder}: has no {record.name}; name a folder that `python src export_hf` wrote")
     model = read_json(record)
     advice = f"run `python src export_hf {shlex.quote(str(folder))}`"
 
     # The tokenizer, and the files that follow from model and tokenizer.
-    links = [Link(meta, f"files.{name}", meta.with_name(name)) for name in read_json(meta)["files"]]
-    links.append(Link(record, "tokenizer_sha256", meta))
+    links = links_of_export(folder)
     findings = [finding for link in links for finding in check_link(link, digests, advice)]
     yield from findings
     faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)

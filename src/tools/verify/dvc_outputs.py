@@ -1,10 +1,10 @@
 """Check the outputs that DVC records, in the workspace and in DVC's cache, byte by byte.
 
-DVC hashes a file again only if its time, size or inode has changed, and a cache object never, so that `dvc checkout`
-restores a damaged object. The hashes are DVC's: the MD5 of a file, and for a folder the MD5 of the list of its files.
+`dvc status` and `dvc data status` hash a file again only if its time, size or inode has changed, and a cache object
+never, so that `dvc checkout` restores a damaged object. Here every byte is read, once for all checks. The hashes are
+DVC's: the MD5 of a file, and for a folder the MD5 of the list of its files.
 """
 
-import hashlib
 import json
 import os
 import shlex
@@ -16,7 +16,10 @@ from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import Stage
 
+from tools.common.lock import hash_of_folder
 from tools.verify.records import Digests, Finding
+
+REPRO = "run `dvc repro`"
 
 
 def recorded_hash(out: Output | Dependency) -> str:
@@ -92,44 +95,49 @@ class Outputs:
 
     def holding(self, path: Path) -> str | None:
         """Return the output that is or contains a file."""
-        return next((out for out in self.outs if f"{os.path.abspath(path)}/".startswith(f"{out}/")), None)
+        absolute = os.path.abspath(path)
+        return next((out for out in self.outs if f"{absolute}/".startswith(f"{out}/")), None)
 
     def make_again(self, path: Path) -> str:
         """Return advice for a file that does not fit what it was made from."""
         out = self.outs.get(self.holding(path) or "")
         if out is None or out.stage.addressing in self.stale:
-            return "run `dvc repro`"
+            return REPRO
         return f"run `dvc repro -fs {out.stage.addressing}`"
 
     def _check_inputs(self, stage: Stage) -> Finding:
         """Report inputs that are not the recorded outputs of other stages; note what else changed since it ran."""
         name = stage.addressing
-        advice = "run `dvc repro`"
         other_outputs: list[str] = []  # inputs that are outputs of other stages, but not those that this stage read
-        changed = ["its command"] if getattr(stage, "cmd_changed", False) else []
+        changed: list[str] = ["its command"] if getattr(stage, "cmd_changed", False) else []
+        unseen: list[str] = []  # changed in place, with the size and time that DVC remembers
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
                 changed += changed_parameters(dep)
                 continue
             path = shown(dep.fs_path)
             maker = self.outs.get(dep.fs_path)
-            md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)[0]
+            # A damaged output of another stage is reported by itself, so its recorded hash counts here.
+            md5 = recorded_hash(maker) if maker else self._hash(dep.fs_path)
             if md5 == recorded_hash(dep):
                 continue
             if maker and not maker.stage.is_data_source:
                 other_outputs.append(path)
-            else:
-                changed.append(path)
-            if not maker and not dep.status():  # changed in place, with the size and time that DVC remembers
-                touch = f"find {shlex.quote(path)} -type f -exec touch {{}} +"
-                advice = f"DVC does not see it, so run `{touch} && dvc repro`"
+                continue
+            changed.append(path)
+            if not maker and not dep.status():
+                unseen.append(path)
 
         if other_outputs or changed:
             self.stale.add(name)
         if other_outputs:
-            return Finding(f"dvc.lock: {name}", f"was made from another {', '.join(other_outputs)}", "run `dvc repro`")
-        if changed:
+            return Finding(f"dvc.lock: {name}", f"was made from another {', '.join(other_outputs)}", REPRO)
+        if unseen:
+            touch = f"find {shlex.join(unseen)} -type f -exec touch {{}} +"
+            advice = f"DVC does not see it, so run `{touch} && dvc repro`"
             return Finding(name, advice=f"{', '.join(changed)} changed since it ran; {advice}")
+        if changed:
+            return Finding(name, advice=f"{', '.join(changed)} changed since it ran; {REPRO}")
         return Finding(f"{name}: {len(stage.deps)} dependencies")
 
     def _check_output(self, out: Output) -> Finding:
@@ -138,29 +146,32 @@ class Outputs:
         recorded = recorded_hash(out)
         exists = os.path.lexists(out.fs_path)
         if not recorded:
-            return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; run `dvc repro`")
-        if not exists:
-            self.wrong.add(out.fs_path)
-            return Finding(name, "is missing", self._restore(out))
-        md5, files = self._hash(out.fs_path)
+            return Finding(name, advice=f"{'is not in dvc.lock' if exists else 'not made yet'}; {REPRO}")
+        md5 = self._hash(out.fs_path) if exists else None
         if md5 == recorded:
             return Finding(name)
         self.wrong.add(out.fs_path)
+        if not exists:
+            return Finding(name, "is missing", self._restore(out))
         listed = self._listed_files(out)
-        fault = files_that_differ(files, listed) if listed else f"md5 is {md5}, recorded is {recorded}"
-        return Finding(name, fault, self._restore(out))
+        if not listed:
+            return Finding(name, f"md5 is {md5}, recorded is {recorded}", self._restore(out))
+        return Finding(name, files_that_differ(self._files(out.fs_path), listed), self._restore(out))
 
-    def _hash(self, path: str) -> tuple[str, dict[str, str]]:
-        """Return DVC's hash of a file or folder, and the MD5 of each file by its name in the folder."""
-        if not os.path.isdir(path):
-            return self.digests.of(Path(path)).md5, {}
-        found = sorted(self.repo.dvcignore.find(self.repo.fs, path))
-        files = {Path(os.path.relpath(file, path)).as_posix(): self.digests.of(Path(shown(file))).md5 for file in found}
-        entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
-        return hashlib.md5(json.dumps(entries).encode(), usedforsecurity=False).hexdigest() + ".dir", files
+    def _hash(self, path: str) -> str:
+        """Return DVC's hash of a file or folder."""
+        return hash_of_folder(self._files(path)) if os.path.isdir(path) else self.digests.of(Path(path)).md5
+
+    def _files(self, folder: str) -> dict[str, str]:
+        """Return the MD5 of each file of a folder by its name there; {} for a file."""
+        files = {}
+        for path in self.repo.dvcignore.find(self.repo.fs, folder) if os.path.isdir(folder) else ():
+            name = Path(os.path.relpath(path, folder)).as_posix()
+            files[name] = self.digests.of(Path(shown(path))).md5
+        return files
 
     def _listed_files(self, out: Output) -> dict[str, str]:
-        """Return the recorded MD5 of each file of a folder; {} for a file or if the list is damaged."""
+        """Return the recorded MD5 of each file of a folder; {} for a file or if the list in the cache is damaged."""
         md5 = recorded_hash(out)
         path = Path(out.cache.oid_to_path(md5))
         if not md5.endswith(".dir") or self.digests.of(path).md5 != md5.removesuffix(".dir"):
@@ -179,16 +190,25 @@ class Outputs:
 
     def _restore(self, out: Output) -> str:
         """Return the command that restores an output: from an intact cache, else a remote, else by its stage."""
-        stage = out.stage
         damaged = self._damaged(self._objects(out))
-        unwanted = [shown(path) for path in (out.fs_path, *damaged) if os.path.lexists(path)]
+        unwanted = [shown(path) for path in damaged if os.path.lexists(path)]
         target = shlex.quote(shown(out.fs_path))
-        if out.use_cache and (not damaged or self.repo.config["core"].get("remote")):
-            again = f"dvc {'pull' if damaged else 'checkout'} {target}"
-        elif stage.is_data_source:
-            again = f"dvc add {target}"
+        stage = out.stage.addressing
+        if out.use_cache and not damaged:
+            again = f"dvc checkout {target}"
+        elif out.use_cache and self.repo.config["core"].get("remote"):
+            again = f"dvc pull {target}"
+        elif out.stage.is_data_source:
+            removal = f"{shlex.join(['rm', '-f', *unwanted])} && " if unwanted else ""
+            return f"no intact copy is left here; put one of yours in its place, and run `{removal}dvc add {target}`"
+        elif damaged:
+            again = f"dvc repro -fs {stage}"
         else:
-            again = f"dvc repro {'-fs' if damaged else '-s'} {stage.addressing}"
+            again = f"dvc repro -s {stage}"
+
+        # DVC keeps a file or an object that exists, so what is damaged goes first.
+        if os.path.lexists(out.fs_path):
+            unwanted.insert(0, shown(out.fs_path))
         removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
         return f"run `{removal}{again}`"
 
@@ -196,6 +216,8 @@ class Outputs:
         """Return the command that repairs a cache object, from the workspace if the output there is intact."""
         if out.fs_path in self.wrong:
             return self._restore(out)
+        removal = shlex.join(["rm", "-f", shown(path)])
+        if not out.use_cache:
+            return f"run `{removal}`"
         again = "repro" if out.stage.addressing in self.stale else "commit"
-        commands = f" && dvc {again} {out.stage.addressing}" if out.use_cache else ""
-        return f"run `{shlex.join(['rm', '-f', shown(path)])}{commands}`"
+        return f"run `{removal} && dvc {again} {out.stage.addressing}`"

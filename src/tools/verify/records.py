@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError
-from lm.core.files import read_json, reject_special_file
+from lm.core.files import read_json, read_parquet, reject_special_file
 from lm.core.paths import KEPT_WEIGHTS
 from lm.text.slices import TEST
 from tools.common import paths
@@ -17,20 +17,24 @@ HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer woul
 
 
 class Link(NamedTuple):
-    """A dotted entry of a JSON record, and the file whose SHA-256, or the first digits of it, the entry is."""
+    """A dotted entry of a record, and the file whose SHA-256, or the first digits of it, the entry is.
+
+    A record is a JSON file, or a parquet file with the entry in its metadata.
+    """
 
     record: Path
     entry: str
     file: Path
 
 
-BEST, LAST = (paths.MODELS / f"{name}_model_params.pt" for name in ("best", "last"))
+BEST = paths.MODELS / "best_model_params.pt"
+LAST = paths.MODELS / "last_model_params.pt"
 LINKS = [
-    *(
-        Link(tokens.with_suffix(".json"), entry, file)
-        for tokens in (paths.TRAIN, paths.VALIDATION)
-        for entry, file in (("sha256", tokens), ("tokenizer.sha256", paths.TOKENIZER_META))
-    ),
+    Link(paths.TRAIN_SIDECAR, "sha256", paths.TRAIN),
+    Link(paths.TRAIN_SIDECAR, "tokenizer.sha256", paths.TOKENIZER_META),
+    Link(paths.VALIDATION_SIDECAR, "sha256", paths.VALIDATION),
+    Link(paths.VALIDATION_SIDECAR, "tokenizer.sha256", paths.TOKENIZER_META),
+    Link(paths.AUDIT / "contamination.parquet", "validation_sha256", paths.VALIDATION),
     Link(paths.MODEL, "tokenizer_sha256", paths.TOKENIZER_META),
     Link(paths.MODEL, "data_sha256.train", paths.TRAIN),
     Link(paths.MODEL, "data_sha256.validation", paths.VALIDATION),
@@ -40,29 +44,82 @@ LINKS = [
 ]
 
 
+def links_of_workspace() -> list[Link]:
+    """Return every link of the workspace's records, in the order of the stages."""
+    return [*links_of_text(), *links_of_tokenizer(paths.TOKENIZER), *LINKS, *links_of_kept_weights()]
+
+
 def links_of_text() -> list[Link]:
     """Return the links to the files of data/raw, of the manifest and of what was made from a slice of them."""
-    links = []
-    if paths.MANIFEST.exists():
-        manifest = read_json(paths.MANIFEST)
-        splits = manifest.get("splits", {})
-        links += [Link(paths.MANIFEST, f"splits.{split}.sha256", paths.RAW / f"{split}.parquet") for split in splits]
-        if TEST in manifest:
-            links.append(Link(paths.MANIFEST, f"{TEST}.sha256", paths.RAW / f"{TEST}.parquet"))
-    records = {paths.TRAIN_SIDECAR: "source.text_sha256", paths.VALIDATION_SIDECAR: "source.text_sha256"}
-    for record, entry in (records | {paths.TOKENIZER_META: "text.text_sha256"}).items():
-        content = flatten(read_json(record)) if record.exists() else {}
-        split = content.get("slice.split", content.get("text.slice.split"))
+    manifest = read_entries(paths.MANIFEST)
+    splits = {name.split(".")[1]: name for name in manifest if re.fullmatch(r"splits\.[^.]+\.sha256", name)}
+    if f"{TEST}.sha256" in manifest:
+        splits[TEST] = f"{TEST}.sha256"
+    links = [Link(paths.MANIFEST, entry, paths.RAW / f"{split}.parquet") for split, entry in splits.items()]
+
+    # A record of what was made from a slice says of which split it is.
+    made_from_text = {
+        paths.TRAIN_SIDECAR: ("source.text_sha256", "slice.split"),
+        paths.VALIDATION_SIDECAR: ("source.text_sha256", "slice.split"),
+        paths.TOKENIZER_META: ("text.text_sha256", "text.slice.split"),
+    }
+    for record, (entry, split_entry) in made_from_text.items():
+        split = read_entries(record).get(split_entry)
         if split is not None:
             links.append(Link(record, entry, paths.RAW / f"{split}.parquet"))
     return links
 
 
-def links_of_checkpoints(record: dict) -> list[Link]:
-    """Return the links of the checkpoints in the content of a model.json: to its record, and to each one's own."""
-    folders = {name: paths.MODELS / KEPT_WEIGHTS / name for name in record.get(KEPT_WEIGHTS, {})}
-    links = [Link(paths.MODEL, f"{KEPT_WEIGHTS}.{name}", folder / BEST.name) for name, folder in folders.items()]
-    return [*links, *(Link(f / paths.MODEL.name, "best.sha256", f / BEST.name) for f in folders.values())]
+def links_of_tokenizer(folder: Path) -> list[Link]:
+    """Return the links of a tokenizer's meta.json to its other files."""
+    meta = folder / paths.TOKENIZER_META.name
+    entries = [entry for entry in read_entries(meta) if entry.startswith("files.")]
+    return [Link(meta, entry, folder / entry.removeprefix("files.")) for entry in entries]
+
+
+def links_of_kept_weights() -> list[Link]:
+    """Return the links to the weights of train.keep_weights_at: of model.json, and of the record of each."""
+    links = []
+    for entry in read_entries(paths.MODEL):
+        if entry.startswith(f"{KEPT_WEIGHTS}."):
+            folder = paths.MODELS / KEPT_WEIGHTS / entry.removeprefix(f"{KEPT_WEIGHTS}.")
+            links.append(Link(paths.MODEL, entry, folder / BEST.name))
+            links.append(Link(folder / paths.MODEL.name, "best.sha256", folder / BEST.name))
+    return links
+
+
+def links_of_finished_run(done: Path) -> list[Link]:
+    """Return the links to all files that `train` publishes of a finished run instead of training it again."""
+    from lm.train.outputs import SUMS  # torch takes seconds to import
+
+    record = done / SUMS
+    links = []
+    for entry in read_entries(record):
+        place, _, name = entry.partition(".")
+        links.append(Link(record, entry, done.parent / place / name))
+    return links
+
+
+def links_of_export(folder: Path) -> list[Link]:
+    """Return the links of an exported folder to the files of its tokenizer."""
+    tokenizer = folder / paths.TOKENIZER.name
+    of_model = Link(folder / paths.MODEL.name, "tokenizer_sha256", tokenizer / paths.TOKENIZER_META.name)
+    return [*links_of_tokenizer(tokenizer), of_model]
+
+
+def read_entries(record: Path) -> dict[str, object]:
+    """Return the entries of a record by their dotted names, {} if it is missing or cannot be read."""
+    try:
+        return _read_entries(record) if record.exists() else {}
+    except (IntegrityError, OSError):
+        return {}
+
+
+def _read_entries(record: Path) -> dict[str, object]:
+    if record.suffix != ".parquet":
+        return flatten(read_json(record))
+    metadata = read_parquet(record).schema.metadata or {}
+    return {name.decode(): value.decode() for name, value in metadata.items()}
 
 
 class Finding(NamedTuple):
@@ -118,9 +175,10 @@ def check_link(link: Link, digests: Digests, advice: str) -> Iterator[Finding]:
     """Check the file against the entry; yield nothing without the entry: a downloaded vocabulary records no text."""
     subject = f"{link.record} (from {link.file})"
     try:
-        recorded = flatten(read_json(link.record)).get(link.entry) if link.record.exists() else None
+        recorded = _read_entries(link.record).get(link.entry) if link.record.exists() else None
     except (IntegrityError, OSError):
-        yield Finding(subject, "cannot be read as a JSON object", advice)
+        form = "parquet file" if link.record.suffix == ".parquet" else "JSON object"
+        yield Finding(subject, f"cannot be read as a {form}", advice)
         return
     if recorded is None:
         return
