@@ -7,6 +7,8 @@ import dataclasses
 import functools
 from pathlib import Path
 
+import numpy as np
+
 from lm.core.errors import DataError
 from lm.text.mixture import MixtureSource, interleave, tag_rows
 from lm.text.parts import KeptRows, Part, read_parts
@@ -30,25 +32,20 @@ def compose(
     read = functools.partial(read_parts, parts)
     marks = None if rules.keeps_everything else select(read, rules)
     dropped = count_dropped(parts, marks, name)
-    places = [{"source": part.source, "split": part.split} for part in parts]
+    places = [{"source": part.source, "split": part.output_split} for part in parts]
     examples = show_examples(read, marks, places) if marks else {}
 
     # Write each split, in the order of the parts; a mixture's training text is interleaved.
     kept = [KeptRows(part, marks and marks.is_kept_of(number)) for number, part in enumerate(parts)]
     splits = {}
-    for split in sorted({part.split for part in parts}):
-        own = [rows for rows in kept if rows.part.split == split]
-        names = [rows.part.source for rows in own]
+    for split in sorted({part.output_split for part in parts}):
+        own = [rows for rows in kept if rows.part.output_split == split]
         if weights and split == "train":
-            sources = [MixtureSource(rows.part.source, rows, rows.num_bytes()) for rows in own]
-            splits[split] = write_split(folder, split, interleave(sources, [weights[each] for each in names]), names)
-            for each in sources if len(names) > 1 else ():  # how often the stream holds it, in bytes
-                counts = splits[split]["sources"][each.name]
-                counts["passes"] = round(counts["utf8_bytes"] / each.num_bytes, 4)
+            splits[split] = write_interleaved(folder, split, own, weights)
         else:
-            in_order = (batch for number, rows in enumerate(own) for batch in tag_rows(rows, number))
-            splits[split] = write_split(folder, split, in_order, names)
+            splits[split] = write_in_order(folder, split, own)
 
+    # Describe what was written and where it comes from.
     fetched = {part.source: describe_source(part.fetched) for part in parts}
     selection = {"name": name, "rules": dataclasses.asdict(rules), "dropped": dropped, "examples": examples}
     test = splits.pop(TEST, None)
@@ -59,14 +56,45 @@ def count_dropped(parts: list[Part], marks: Marks | None, name: str) -> dict:
     """Return source → split → rule → documents and characters that it drops; raise DataError if nothing is left."""
     dropped: dict[str, dict] = {}
     for number, part in enumerate(parts):
-        found = marks.count_dropped(number) if marks else {}
-        if marks and not marks.is_kept_of(number).any():
-            rule, most = max(found.items(), key=lambda item: item[1]["documents"])
-            lost = f"no document of split {part.split!r} of {part.source} is left"
-            why = f"{rule} drops most of them, {most['documents']:,} of {len(marks.is_kept_of(number)):,}"
-            raise DataError(f"presets.yaml: selections.{name}: {lost}; {why}; loosen that rule")
-        dropped.setdefault(part.source, {})[part.split] = found
+        by_rule = {}
+        if marks:
+            by_rule = marks.count_dropped(number)
+            reject_nothing_left(part, marks.is_kept_of(number), by_rule, name)
+        dropped.setdefault(part.source, {})[part.output_split] = by_rule
     return dropped
+
+
+def reject_nothing_left(part: Part, is_kept: np.ndarray, by_rule: dict, name: str) -> None:
+    """Raise DataError if no document of a part is kept (n,), with the rule of `name` that drops most of them."""
+    if is_kept.any():
+        return
+    rule, most = max(by_rule.items(), key=lambda item: item[1]["documents"])
+    lost = f"no document of split {part.output_split!r} of {part.source} is left"
+    why = f"{rule} drops most of them, {most['documents']:,} of {len(is_kept):,}"
+    raise DataError(f"presets.yaml: selections.{name}: {lost}; {why}; loosen that rule")
+
+
+def write_in_order(folder: Path, split: str, kept: list[KeptRows]) -> dict:
+    """Write the documents of parts, one part after the other, to the file of a split; return its entry."""
+    names = [rows.part.source for rows in kept]
+    in_order = (batch for number, rows in enumerate(kept) for batch in tag_rows(rows, number))
+    return write_split(folder, split, in_order, names)
+
+
+def write_interleaved(folder: Path, split: str, kept: list[KeptRows], weights: dict[str, float]) -> dict:
+    """Write the documents of parts, interleaved by the weights of their sources, to the file of a split.
+
+    Return its entry in the manifest. With several sources, it says how often the file holds each, in bytes.
+    """
+    sources = [MixtureSource(rows.part.source, rows, rows.num_bytes()) for rows in kept]
+    names = [source.name for source in sources]
+    stream = interleave(sources, [weights[name] for name in names])
+    entry = write_split(folder, split, stream, names)
+    if len(sources) > 1:
+        for source in sources:
+            counts = entry["sources"][source.name]
+            counts["passes"] = round(counts["utf8_bytes"] / source.num_bytes, 4)
+    return entry
 
 
 def describe_source(fetched: dict) -> dict:

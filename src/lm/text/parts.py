@@ -19,13 +19,13 @@ from lm.text.slices import Slice, check_slice
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A slice of a fetched source; `split` is the split of data/raw that it goes to."""
+    """A slice of a fetched source, and the split of data/raw that its documents go to."""
 
     source: str
-    split: str
+    output_split: str
     folder: Path
     fetched: dict  # the manifest of the folder
-    slice: Slice
+    slice: Slice  # of a split in the folder
 
     def rows(self) -> Iterator[Rows]:
         """Yield the documents with text of the slice, in order."""
