@@ -23,7 +23,8 @@ from lm.core.git import git
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
-from lm.text.compose import Part, compose
+from lm.text.compose import compose
+from lm.text.parts import Part
 from lm.text.rules import Selection
 from lm.text.selection import sum_by_rule
 from lm.text.slices import TEST, MixedSlice, Slice, check_weights, reject_overlap, reject_test

@@ -36,9 +36,9 @@ from harness import (
     write_results,
 )
 from lm.core.files import read_json, write_json
-from lm.text.compose import write_manifest, write_split
 from lm.text.mixture import tag_rows
 from lm.text.parquet import write_documents
+from lm.text.raw_files import write_manifest, write_split
 from lm.text.rows import Rows, measured
 from lm.tokenizer.build import download_ranks, write_byte_level
 from lm.tokenizer.load import load_tokenizer

@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 from extras.formats.dumps import TOKENIZER, open_dumps, replace_dumps, write_dumps
 from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_file
-from lm.text.compose import write_manifest, write_split
 from lm.text.documents import Text
 from lm.text.mixture import tag_rows
 from lm.text.parquet import iter_batches, open_parquet
+from lm.text.raw_files import write_manifest, write_split
 from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_from_hub, write_huggingface, write_tiktoken

@@ -140,7 +140,7 @@ def slices_of_source():
 def test_a_split_named_test_of_a_repository_is_held_out(tmp_path):
     fetched = write_fetched(tmp_path, train=DOCUMENTS[:8], validation=DOCUMENTS[8:10], test=DOCUMENTS[10:])
     parts = parts_of_source("s", slices_of_source(), tmp_path, fetched)
-    assert [part.split for part in parts] == ["validation", "test", "train"]
+    assert [part.output_split for part in parts] == ["validation", "test", "train"]
 
 
 def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
@@ -153,7 +153,7 @@ def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
 
     parts = parts_of_mixture(found, {"a": 1.0, "b": 1.0, "c": 0.0})
 
-    assert [(part.split, part.source) for part in parts] == [
+    assert [(part.output_split, part.source) for part in parts] == [
         *[("validation", name) for name in "abc"],
         *[("test", name) for name in "ac"],
         *[("train", name) for name in "ab"],

@@ -15,8 +15,8 @@ from extras.tokenize_cluster import ranks as cluster_ranks
 from extras.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_rank
 from lm.core.errors import DataError, IntegrityError
 from lm.core.files import read_json, write_json
-from lm.text.compose import write_manifest, write_split
 from lm.text.mixture import tag_rows
+from lm.text.raw_files import write_manifest, write_split
 from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
@@ -33,7 +33,7 @@ FILES = (TEXTS[:40], TEXTS[40:45], ["", ""], TEXTS[45:200], TEXTS[200:])
 def write_raw(files) -> None:
     """Write data/raw with a row group for the documents of each of `files` that have text."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm.text.compose.GROUP_CHARS", 1)
+        patch.setattr("lm.text.raw_files.GROUP_CHARS", 1)
         patch.setattr("lm.text.parquet.GROUP_CHARS", 10**9)
         batches = (measured(pa.record_batch({"text": pa.array(texts, pa.large_string())})) for texts in files)
         rows = tag_rows((keep_rows(each, each[1] > 0) for each in batches if each[1].any()), 0)

@@ -266,7 +266,7 @@ def _try_lock(file: IO, path: Path) -> bool:
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
-        reason = f"this disk has no file locks ({os.strerror(error.errno)}), by which one process at a time writes it"
+        reason = f"this disk has no file locks ({os.strerror(error.errno)}), which keep two processes from writing it"
         remedy = "mount it with locks (Lustre: -o flock; NFS: with its lock service), or clone onto another disk"
         raise EnvironmentFailure(f"{path}: {reason}; {remedy}") from None
     return True

@@ -112,24 +112,24 @@ class Sampling:
             require(value is None or 0 < value <= 1, name, value, "above 0, at most 1")
 
     def points(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return numbers (count,) float64 from 0 to below 1, each of which decides a draw; `generator` is on the CPU.
+        """Return a random number in [0, 1) for each of `count` draws: (count,) float64, on the CPU as `generator`.
 
-        At temperature 0 they are zeros, and the generator stays as it is.
+        At temperature 0 all are 0, and the generator does not advance.
         """
         if self.is_greedy:
             return torch.zeros(count, dtype=torch.float64)
         return torch.rand(count, generator=generator, dtype=torch.float64)
 
     def draw(self, logits: Tensor, point: Tensor, numerics: Numerics = "fast") -> Tensor:
-        """Return the id (1,) int64 that a point (1,) of `points` chooses from logits (V,), on their device.
+        """Draw an id (1,) int64 from logits (V,), on their device.
 
-        `numerics` are those of the softmax.
+        `point` (1,) is one of the numbers of `points` and decides the draw. `numerics` are used for the softmax.
         """
         if self.is_greedy:
             return logits.argmax(0, keepdim=True)
         kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
-        # torch.multinomial draws by a logarithm, whose bits depend on the processor; sums of float64 in order do not.
-        # A GPU adds in another order, so those of exact numerics are made on the CPU.
+        # torch.multinomial computes a logarithm, whose bits depend on the processor. Sums of float64 in a fixed order
+        # do not. A GPU adds in another order, so with exact numerics the CPU computes the sums.
         p = exact.softmax(kept).cpu() if numerics == "exact" else kept.softmax(0)
         ends = p.double().cumsum(0)
         drawn = torch.searchsorted(ends, point.to(ends.device) * ends[-1], right=True)
@@ -185,7 +185,7 @@ def _generate(
     eot_id: int | None,
     use_cache: bool,
 ) -> Iterator[int]:
-    """Generate as `generate`, which checks the arguments."""
+    """Do the work of `generate`, which checks the arguments."""
     new_ids = torch.tensor([last_document(prompt_ids, model.document_start_id)], device=model.device)
     cache = KVCache() if use_cache else None
     with packed_weights(model):

@@ -72,23 +72,40 @@ def studentized(values: np.ndarray, sizes: np.ndarray, true_ratio: np.ndarray | 
     """
     total = sizes.sum(-1, keepdims=True)
     weights = sizes / total
-    squares = np.square(weights).sum(-1, keepdims=True)
+    sum_of_squares = np.square(weights).sum(-1, keepdims=True)
+
     # A document of weight w draws the ratio towards its own rate, so the expected square of its residual is only
     # 1 - 2w + Σw² of its variance. Dividing by it (CR2) keeps the standard error unbiased if one document dominates.
-    kept = np.maximum(1 - 2 * weights + squares, 1e-12)
+    residual_variance = np.maximum(1 - 2 * weights + sum_of_squares, 1e-12)
     ratio = values.sum(-1, keepdims=True) / total
-    se = np.sqrt((np.square(values / total - ratio * weights) / kept).sum(-1))
-    # Satterthwaite's degrees of freedom, trace² / squared norm of the residuals' covariance. The norm is expanded into
-    # sums over documents: the covariance itself would be a D × D matrix for each of the resamples.
-    scaled = np.square(weights) / kept
-    sums = [(scaled * weights**power).sum(-1) for power in range(3)]
-    whole = squares[..., 0]
-    own = (scaled * (squares - 2 * weights)) ** 2
-    norm = whole**2 * sums[0] ** 2 + 2 * sums[0] * sums[2] + 2 * sums[1] ** 2 - 4 * whole * sums[0] * sums[1]
-    df = whole**2 / (norm - own.sum(-1) + (weights**4).sum(-1))
+    residuals = values / total - ratio * weights
+    se = np.sqrt((np.square(residuals) / residual_variance).sum(-1))
+
+    df = _degrees_of_freedom(weights, sum_of_squares[..., 0], residual_variance)
     t = np.clip((ratio[..., 0] - true_ratio) / np.maximum(se, 1e-100), -1e100, 1e100)
     z = (8 * df + 1) / (8 * df + 3) * np.sign(t) * np.sqrt(df * np.log1p(np.square(t) / df))
     return z, se, df
+
+
+def _degrees_of_freedom(weights: np.ndarray, sum_of_squares: np.ndarray, residual_variance: np.ndarray) -> np.ndarray:
+    """Return Satterthwaite's degrees of freedom (…): trace² / squared norm of the covariance of the residuals.
+
+    With weights w (…, D), S = Σw² (…) and residual variances v (…, D), the covariance of documents i and j is
+    w_i w_j (S - w_i - w_j) / √(v_i v_j), and w_i² for i = j. It would be a D × D matrix for each of the resamples.
+    Its squared norm is therefore expanded into sums over documents.
+    """
+    leverage = np.square(weights) / residual_variance
+    sum_0 = leverage.sum(-1)
+    sum_1 = (leverage * weights).sum(-1)
+    sum_2 = (leverage * np.square(weights)).sum(-1)
+
+    # Σ leverage_i leverage_j (S - w_i - w_j)² over all i and j, then over i = j alone.
+    S = sum_of_squares
+    all_pairs = S**2 * sum_0**2 + 2 * sum_0 * sum_2 + 2 * sum_1**2 - 4 * S * sum_0 * sum_1
+    equal_pairs = np.square(leverage * (S[..., None] - 2 * weights)).sum(-1)
+    diagonal = (weights**4).sum(-1)
+    squared_norm = all_pairs - equal_pairs + diagonal
+    return S**2 / squared_norm
 
 
 def _t_of(z: float, df: float) -> float:

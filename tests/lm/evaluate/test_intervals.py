@@ -184,18 +184,18 @@ def test_drawn_samples_are_compared_with_the_true_ratio_of_the_model(resampled):
     assert drawn_ratio == pytest.approx(resampled.true_ratio, abs=0.003)
 
 
-def test_degrees_of_freedom_are_those_of_the_covariance():
-    sizes = np.random.default_rng(1).lognormal(7, 1.3, 12)
+@pytest.mark.parametrize("spread", [0, 0.3, 1.3, 3])
+def test_degrees_of_freedom_are_those_of_the_covariance(spread):
+    sizes = np.random.default_rng(1).lognormal(7, spread, 12)
 
-    _, _, degrees_of_freedom = studentized(sizes, sizes, 0.0)
+    _, _, found = studentized(sizes, sizes, 0.0)
 
     weights = sizes / sizes.sum()
-    centre = np.eye(12) - np.outer(sizes, np.ones(12)) / sizes.sum()
-    covariance = centre @ np.diag(sizes**2) @ centre.T
-    scale = 1 / np.sqrt(1 - 2 * weights + (weights**2).sum())
-    scaled = covariance * np.outer(scale, scale)
-    expected = np.trace(scaled) ** 2 / np.square(scaled).sum()
-    assert degrees_of_freedom == pytest.approx(expected)
+    residuals = np.eye(12) - np.outer(weights, np.ones(12))  # of the values, from their own weighted mean
+    covariance = residuals @ np.diag(weights**2) @ residuals.T
+    scale = np.sqrt(np.diag(covariance) / weights**2)
+    scaled = covariance / np.outer(scale, scale)
+    assert found == pytest.approx(np.trace(scaled) ** 2 / np.square(scaled).sum())
 
 
 @pytest.fixture

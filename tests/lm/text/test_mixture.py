@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError
-from lm.text import compose, mixture, parquet
+from lm.text import mixture, parquet, raw_files
 from lm.text.documents import open_manifest, open_text
 from lm.text.slices import Slice
 from support.mixture_cases import write_mixture
@@ -140,7 +140,7 @@ def test_the_stream_is_the_definition_for_any_batches(sources, chunk_chars, per_
     with (
         mock.patch.multiple(mixture, **sizes),
         mock.patch.multiple(parquet, **sizes),
-        mock.patch.multiple(compose, GROUP_CHARS=group_chars),
+        mock.patch.multiple(raw_files, GROUP_CHARS=group_chars),
     ):
         texts, totals = read_stream(sources, chunk_chars, per_file)
     assert texts == [text for _, text in expected]

@@ -157,10 +157,10 @@ def find_files(path: Path, include: str) -> list[Path]:
     if not files:
         raise DataError(f"{path}: no file matches {include!r} (sources.local.fetch.include); put text there")
     if left_out:
-        found = f"{len(left_out)} files are left out, as their names or folders begin with _, first {left_out[0]}"
+        found = f"{len(left_out)} files are left out because their names or folders begin with _, first {left_out[0]}"
         print(f"warning: {found}; to read them, rename them", file=sys.stderr)
     if of_systems:
-        found = f"{len(of_systems)} files are left out, as systems and DVC write them beside others"
+        found = f"{len(of_systems)} files are left out because the operating system or DVC wrote them"
         print(f"warning: {found}, first {of_systems[0]}", file=sys.stderr)
     return files
 

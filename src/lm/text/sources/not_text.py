@@ -1,8 +1,8 @@
 """Recognize files beside own text that are not text for people: files of systems, stand-ins, documents to convert.
 
-Programs put files of their own beside a user's, and tools leave a pointer, or a part of a download, in place of a file.
-All are text by their bytes, so that a model would learn them. Files that every system hides are left out with their
-number; all else is rejected, because text would be missing.
+Programs put files of their own beside the user's files. Tools leave a pointer, or a part of a download, in place of a
+file. Their bytes are valid text, so a model would learn them. Files that every system hides are left out, and a warning
+says how many. All others are rejected, because text would be missing.
 """
 
 import re
@@ -63,5 +63,8 @@ def reason_to_reject(path: Path, start: str) -> str | None:
 
 
 def is_unnamed_html(kind: str, start: str) -> bool:
-    """Return True if a file is a web page, such as the error page of a download, but its name has no such suffix."""
+    """Return True for a web page in a file that is not named .html, such as the error page of a failed download.
+
+    `kind`: the suffix of the file. `start`: its first characters.
+    """
     return kind in ("", ".txt", ".text") and bool(HTML.match(start))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lm.text.compose import Part
+from lm.text.parts import Part
 from lm.text.slices import Slice
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes

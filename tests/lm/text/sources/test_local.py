@@ -291,7 +291,7 @@ def test_include_selects_files_without_hidden_ones(tmp_path, capsys):
         return [path.relative_to(tmp_path).as_posix() for path in find_files(tmp_path, pattern)]
 
     assert names("**/*") == ["a.txt", "b.md", "deep/c.txt"]
-    said = "warning: 3 files are left out, as their names or folders begin with _, first "
+    said = "warning: 3 files are left out because their names or folders begin with _, first "
     assert f"{said}{tmp_path}/_SUCCESS; to read them, rename them" in capsys.readouterr().err
     assert names("**/*.txt") == ["a.txt", "deep/c.txt"]
     assert find_files(tmp_path / "a.txt", "**/*.md") == [tmp_path / "a.txt"]

@@ -63,7 +63,7 @@ def test_files_that_systems_and_dvc_put_beside_text_are_left_out(tmp_path, capsy
 
     assert [path.name for path in found] == ["Zone.Identifiers.txt", "a.txt"]
     said = capsys.readouterr().err
-    assert "warning: 6 files are left out, as systems and DVC write them beside others, first " in said
+    assert "warning: 6 files are left out because the operating system or DVC wrote them, first " in said
 
 
 def test_left_out_files_that_include_does_not_take_are_not_counted(tmp_path, capsys):
