@@ -101,8 +101,8 @@ def checkpoints() -> str:
     total = sum(found["seconds"])
     return paragraph(
         f"On {machine('checkpoints')}, the default was trained with {count} validations, and all its checkpoints were "
-        f"deleted. `verify --retrain` rebuilt that of each validation, one after the other, with the recorded digest. So "
-        f"these {count} files of {megabytes:.0f} MB in all need not be stored. To rebuild them took "
+        f"deleted. `verify --retrain` rebuilt that of each validation, one after the other, with the recorded digest. "
+        f"So these {count} files of {megabytes:.0f} MB in all need not be stored. To rebuild them took "
         f"{max(found['seconds']):.0f} seconds each, {total:.0f} in all. The training had taken "
         f"{found['train_seconds']:.0f} seconds."
     )
