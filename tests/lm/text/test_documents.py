@@ -30,7 +30,7 @@ def raw(tmp_path):
 
 def texts_of(raw: Path, start_char: int, num_chars: int | None) -> list[str]:
     """Return the documents of a slice."""
-    batches = open_text(raw, Slice("text", start_char, num_chars).batches())
+    batches = open_text(raw, Slice("text", start_char, num_chars)).batches()
     return list(itertools.chain.from_iterable(batches))
 
 
