@@ -14,6 +14,7 @@ Python's own version counts where it writes the same syntax tree in another way.
 
 import ast
 import dataclasses
+import functools
 from pathlib import Path
 
 from lm.core.files import sha256_file, sha256_json
@@ -57,7 +58,13 @@ def code_files() -> list[str]:
 
 def code_of(path: Path) -> str:
     """Return the code of a Python file without comments, docstrings and formatting."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return without_explanations(path.read_text(encoding="utf-8"))
+
+
+@functools.cache  # a run needs the fingerprint more than once; all files take half a second
+def without_explanations(text: str) -> str:
+    """Return Python code without comments, docstrings and formatting."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         may_have_one = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if may_have_one and ast.get_docstring(node, clean=False) is not None:
