@@ -28,13 +28,15 @@ import threading
 from pathlib import Path
 
 PRELOADED = [
-    "torch", "numba", "pandas", "pyarrow.parquet", "matplotlib.pyplot", "tiktoken", "tokenizers", "jinja2",
-    "dvc.cli.parser", "dvc.data_cloud", "dvc.repo.artifacts", "dvc.repo.experiments", "dvc.repo.index",
-    "dvc.repo.plots", "dvc.repo.reproduce", "dvc.repo.status", "dvc.stage.run", "dulwich.worktree",
+    "torch", "torch._dynamo", "numba", "pandas", "pyarrow.parquet", "matplotlib.pyplot", "tiktoken", "tokenizers",
+    "jinja2", "dvc.cli.parser", "dvc.data_cloud", "dvc.repo.artifacts", "dvc.repo.experiments",
+    "dvc.repo.index", "dvc.repo.plots", "dvc.repo.reproduce", "dvc.repo.status", "dvc.stage.run", "dulwich.worktree",
 ]  # fmt: skip
 WARM_PROGRAMS = "WARM_PROGRAMS"  # the variable that holds the folder of the programs, for all processes of the tests
 # Variables that packages read as they are imported.
-READ_AT_IMPORT = re.compile(r"(PYTHON|OMP_|MKL_|NPY_|OPENBLAS_|NUMBA_|TORCH_|ATEN_|ONEDNN_|RAYON_|LD_|MPL)")
+READ_AT_IMPORT = re.compile(
+    r"PYTHON(?!DONTWRITEBYTECODE|UNBUFFERED)|OMP_|MKL_|NPY_|OPENBLAS_|NUMBA_|TORCH_|ATEN_|ONEDNN_|RAYON_|LD_|MPL"
+)
 
 
 def read_at_import(environment: dict[str, str]) -> dict[str, str]:
@@ -136,6 +138,7 @@ def become(connection: socket.socket, request: dict, descriptors: list[int]) -> 
         os.dup2(descriptor, stream)
         os.close(descriptor)
     sys.stdin = os.fdopen(0, closefd=False)
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in request["environment"]
     by_lines = os.isatty(1) or "PYTHONUNBUFFERED" in request["environment"]
     sys.stdout = os.fdopen(1, "w", 1 if by_lines else -1, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, closefd=False, errors="backslashreplace")

@@ -10,7 +10,7 @@ from extras.suite import suite
 from lm.core.files import read_json, write_json
 from lm.plots import figure_of
 from support.refusal import refused
-from support.workspace import Workspace
+from support.workspace import Workspace, python_of_tests
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 
@@ -27,6 +27,7 @@ def made(tmp_path_factory, finished):
     workspace.repro("eval")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
+        patch.setattr("sys.executable", python_of_tests())  # of the evaluations
         for name, accuracy in zip(NAMES, (0.5, 0.6, 0.9), strict=True):
             sha256 = read_json(KEPT_WEIGHTS / name / "model.json")["best"]["sha256"]
             tasks = {"pairs": {"metrics": {"acc": {"value": accuracy, "stderr": 0.1}}}}
