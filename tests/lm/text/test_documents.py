@@ -19,59 +19,77 @@ from lm.text.slices import Slice, reject_overlap
 from support.mixture_cases import write_source
 from support.properties import check_examples
 
-TEXTS = ["abc", "dé", "", "\N{GRINNING FACE}xyz", "q" * 10]
+TEXTS = ["abc", "dé", "", "\N{GRINNING FACE}xyz", "q" * 10]  # they begin at 0, 3, 5, 5 and 9, and end at 19
 
 
-def make_raw(folder, texts=TEXTS):
-    write_source(folder, per_file=2, text=texts)
-    return folder
+@pytest.fixture
+def raw(tmp_path):
+    write_source(tmp_path, per_file=2, text=TEXTS)
+    return tmp_path
 
 
-def texts_of(raw, *part):
-    return [text for batch in open_text(raw, Slice("text", *part)).batches() for text in batch]
+def texts_of(raw: Path, start_char: int, num_chars: int | None) -> list[str]:
+    """Return the documents of a slice."""
+    text = open_text(raw, Slice("text", start_char, num_chars))
+    return list(itertools.chain.from_iterable(text.batches()))
 
 
 def test_the_manifest_counts_text_and_dropped_rows(tmp_path):
     path = tmp_path / "text" / "0000.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"text": pa.array(["é", None, "", "ab"])}), path)
+
     entry = describe_split(tmp_path, "text", "text")
-    assert (entry["documents"], entry["characters"], entry["utf8_bytes"]) == (2, 3, 4)
+
+    assert entry["documents"] == 2
+    assert entry["characters"] == 3
+    assert entry["utf8_bytes"] == 4
     assert entry["dropped_rows"] == {"null": 1, "empty": 1}
 
 
-def test_a_document_belongs_to_one_slice(tmp_path):
-    raw = make_raw(tmp_path)
-    assert texts_of(raw, 0, None) == [text for text in TEXTS if text]
-    assert texts_of(raw, 0, 3) == ["abc"]
-    assert texts_of(raw, 0, 4) == ["abc", "dé"]
-    assert texts_of(raw, 1, 3) == ["dé"]
-    assert texts_of(raw, 4, None) == ["\N{GRINNING FACE}xyz", "q" * 10]
+@pytest.mark.parametrize(
+    ("start_char", "num_chars", "expected"),
+    [
+        (0, None, ["abc", "dé", "\N{GRINNING FACE}xyz", "q" * 10]),
+        (0, 3, ["abc"]),
+        (0, 4, ["abc", "dé"]),
+        (1, 3, ["dé"]),
+        (4, None, ["\N{GRINNING FACE}xyz", "q" * 10]),
+        (5, 14, ["\N{GRINNING FACE}xyz", "q" * 10]),  # a slice may end where the split does
+    ],
+)
+def test_a_document_belongs_to_the_slice_in_which_it_begins(raw, start_char, num_chars, expected):
+    assert texts_of(raw, start_char, num_chars) == expected
 
 
-def test_a_slice_beyond_the_split_is_refused(tmp_path):
-    raw = make_raw(tmp_path)
-    with pytest.raises(DataError, match="start_char is 19, but split 'text' has 19 characters"):
-        texts_of(raw, 19, None)
-    with pytest.raises(DataError, match="19 characters; the slice from 5 asks for 20, 6 too many"):
-        texts_of(raw, 5, 20)
+@pytest.mark.parametrize(
+    ("start_char", "num_chars", "sentence"),
+    [
+        (19, None, "start_char is 19.* 19 characters"),
+        (5, 20, "19 characters.* from 5 asks for 20, 6 too many"),
+        (5, 15, "from 5 asks for 15, 1 too many"),
+    ],
+)
+def test_a_slice_beyond_the_split_is_refused(raw, start_char, num_chars, sentence):
+    with pytest.raises(DataError, match=sentence):
+        texts_of(raw, start_char, num_chars)
+
+
+def test_a_missing_split_is_refused_with_those_that_exist(raw):
     with pytest.raises(DataError, match="no split 'train'; its splits are text"):
         open_text(raw, Slice("train", 0, None))
-    assert texts_of(raw, 5, 14) == texts_of(raw, 5, None), "a slice may end where the split does"
-    with pytest.raises(DataError, match="the slice from 5 asks for 15, 1 too many"):
-        texts_of(raw, 5, 15)
 
 
-# Properties.
+# Properties
 
 
 DRAWN_TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_size=1, max_size=12).filter(any)
 
 
-def texts_between(raw: Path, start: int, num_chars: int | None) -> list[str]:
+def texts_if_any(raw: Path, start_char: int, num_chars: int | None) -> list[str]:
     """Return the documents of a slice; an empty list if no document begins in it."""
     try:
-        return [text for batch in open_text(raw, Slice("text", start, num_chars)).batches() for text in batch]
+        return texts_of(raw, start_char, num_chars)
     except NoDocument:
         return []
 
@@ -79,46 +97,62 @@ def texts_between(raw: Path, start: int, num_chars: int | None) -> list[str]:
 @check_examples
 @given(texts=DRAWN_TEXTS, batch_rows=st.integers(1, 5), data=st.data())
 def test_adjacent_slices_hold_each_document_once(texts, batch_rows, data):
-    characters = sum(map(len, texts))
-    cuts = sorted(data.draw(st.sets(st.integers(1, characters), max_size=3)) - {characters})
+    num_chars = sum(len(text) for text in texts)
+    cuts = data.draw(st.sets(st.integers(1, num_chars), max_size=3)) - {num_chars}
+    starts = [0, *sorted(cuts)]
+    lengths = [end - start for start, end in itertools.pairwise(starts)]
+    found = []
+
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(parquet, "MAX_BATCH_ROWS", batch_rows):
-        raw = Path(folder)
-        manifest = write_source(raw, text=texts)
-        assert manifest["splits"]["text"]["characters"] == characters
-        borders = [0, *cuts]
-        lengths = [after - before for before, after in itertools.pairwise(borders)]
-        slices = [texts_between(raw, start, n) for start, n in zip(borders, [*lengths, None], strict=True)]
-    assert list(itertools.chain(*slices)) == [text for text in texts if text]
+        write_source(Path(folder), text=texts)
+        for start, length in zip(starts, [*lengths, None], strict=True):
+            found += texts_if_any(Path(folder), start, length)
+
+    assert found == [text for text in texts if text]
 
 
 @check_examples
 @given(texts=DRAWN_TEXTS, per_file=st.integers(1, 5), chunk_chars=st.integers(1, 40))
 def test_chunks_keep_order_and_whole_documents(texts, per_file, chunk_chars):
-    kept = [text for text in texts if text]
     with tempfile.TemporaryDirectory() as folder:
         write_source(Path(folder), per_file=per_file, text=texts)
-        chunks = list(open_text(Path(folder), Slice("text", 0, None)).chunks(chunk_chars))
-    assert list(itertools.chain(*(chunk.texts.to_pylist() for chunk in chunks))) == kept
-    first = 0
+        text = open_text(Path(folder), Slice("text", 0, None))
+        chunks = list(text.chunks(chunk_chars))
+
+    documents = []
     for chunk in chunks:
-        documents = chunk.texts.to_pylist()
-        assert documents and chunk.first_document == first
-        assert chunk.characters == sum(map(len, documents))
-        assert chunk.utf8_bytes == sum(len(text.encode()) for text in documents)
-        assert chunk.characters - len(documents[-1]) < chunk_chars, "its last document begins in its range"
-        first += len(documents)
+        own = chunk.texts.to_pylist()
+        assert chunk.first_document == len(documents)
+        assert chunk.characters == sum(len(text) for text in own)
+        assert chunk.utf8_bytes == sum(len(text.encode()) for text in own)
+        start_of_last = chunk.characters - len(own[-1])
+        assert start_of_last < chunk_chars, "its last document begins in its range"
+        documents += own
+    assert documents == [text for text in texts if text]
+
+
+SLICES = st.builds(Slice, st.just("text"), st.integers(0, 50), st.none() | st.integers(1, 50))
+
+
+def characters_of(text_slice: Slice) -> set[int]:
+    """Return the characters of a slice, without those from 200 on."""
+    end = 200 if text_slice.num_chars is None else text_slice.start_char + text_slice.num_chars
+    return set(range(text_slice.start_char, end))
 
 
 @check_examples
-@given(
-    starts=st.tuples(st.integers(0, 50), st.integers(0, 50)), lengths=st.tuples(*[st.none() | st.integers(1, 50)] * 2)
-)
-def test_only_overlapping_slices_are_refused(starts, lengths):
-    train, validation = (Slice("text", start, n) for start, n in zip(starts, lengths, strict=True))
-    ranges = [set(range(start, 200 if n is None else start + n)) for start, n in zip(starts, lengths, strict=True)]
-    if ranges[0] & ranges[1]:
-        with pytest.raises(ParamsError, match=r"share characters|overlap"):
+@given(train=SLICES, validation=SLICES)
+def test_only_overlapping_slices_are_refused(train, validation):
+    if characters_of(train) & characters_of(validation):
+        with pytest.raises(ParamsError, match=r"sources\.s.*(share characters|overlap)"):
             reject_overlap(train, validation, "sources.s")
     else:
         reject_overlap(train, validation, "sources.s")
-    reject_overlap(train, Slice("other", starts[1], lengths[1]), "sources.s")
+
+
+@check_examples
+@given(train=SLICES, validation=SLICES)
+def test_slices_of_different_splits_do_not_overlap(train, validation):
+    other = Slice("other", validation.start_char, validation.num_chars)
+
+    reject_overlap(train, other, "sources.s")

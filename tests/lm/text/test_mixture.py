@@ -1,11 +1,11 @@
 """A mixture is read as one stream: which documents, in which order, with which counts, and what is refused."""
 
 import itertools
+import math
 import tempfile
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -21,36 +21,74 @@ from support.properties import check_examples
 A = [f"a{i:02d}" for i in range(20)]  # 60 bytes
 B = [f"bbbb{i:02d}" for i in range(5)]  # 30 bytes
 C = ["cc"]  # 2 bytes
-SOURCES = {name: {"train": texts, "validation": texts[::-1]} for name, texts in {"a": A, "b": B, "c": C}.items()}
+SOURCES = {
+    "a": {"train": A, "validation": A[::-1]},
+    "b": {"train": B, "validation": B[::-1]},
+    "c": {"train": C, "validation": C},
+}
 TRAIN = Slice("train", 0, None)
 VALIDATION = Slice("validation", 0, None)
 
 
-def make(folder, slices=None, **weights) -> Path:
+def write(folder: Path, slices=None, **weights: float) -> Path:
     """Write the mixture of SOURCES with these weights, 0 for the others, into a folder and return it."""
-    write_mixture(folder, SOURCES, {"a": 0, "b": 0, "c": 0} | weights, **(slices or {}))
+    all_weights = {"a": 0, "b": 0, "c": 0} | weights
+    write_mixture(folder, SOURCES, all_weights, **(slices or {}))
     return folder
 
 
-def texts_of(raw, text_slice):
-    return [text for batch in open_text(raw, text_slice).batches() for text in batch]
+def texts_of(raw: Path, text_slice: Slice) -> list[str]:
+    return list(itertools.chain.from_iterable(open_text(raw, text_slice).batches()))
 
 
 def test_validation_is_each_source_once(tmp_path):
-    raw = make(tmp_path, a=1)
+    raw = write(tmp_path, a=1)
+
     assert texts_of(raw, VALIDATION) == A[::-1] + B[::-1] + C
+
+
+def test_a_chunk_counts_documents_and_bytes_of_each_source(tmp_path):
+    raw = write(tmp_path, a=1)
+
     (chunk,) = open_text(raw, VALIDATION).chunks(10**6)
-    assert list(chunk.sources.items()) == [("a", (20, 60)), ("b", (5, 30)), ("c", (1, 2))]
+
+    assert list(chunk.sources.items()) == [
+        ("a", (20, 60)),
+        ("b", (5, 30)),
+        ("c", (1, 2)),
+    ]
+
+
+def test_the_chunks_count_what_they_hold_of_each_source(tmp_path):
+    raw = write(tmp_path, a=1, b=1)
+
+    chunks = list(open_text(raw, TRAIN).chunks(10))
+
+    assert len(chunks) > 5
+    for name, documents, utf8_bytes in (("a", 15, 45), ("b", 8, 48)):
+        counts = [chunk.sources[name] for chunk in chunks if name in chunk.sources]
+        assert sum(count.documents for count in counts) == documents
+        assert sum(count.utf8_bytes for count in counts) == utf8_bytes
 
 
 def test_a_row_has_its_source_and_its_bytes(tmp_path):
-    table = pq.read_table(make(tmp_path, a=1, b=1) / "train.parquet").to_pydict()
-    assert set(zip(table["text"], table["source"], table["utf8_bytes"], strict=True)) == {
-        *((text, "a", 3) for text in A[:15]), *((text, "b", 6) for text in B)
-    }  # fmt: skip
-    entry = open_manifest(tmp_path)["splits"]["train"]
-    assert entry["sources"]["a"] == {"documents": 15, "utf8_bytes": 45, "passes": 0.75}
-    assert entry["sources"]["b"] == {"documents": 8, "utf8_bytes": 48, "passes": 1.6}
+    raw = write(tmp_path, a=1, b=1)
+
+    table = pq.read_table(raw / "train.parquet").to_pydict()
+
+    rows = set(zip(table["text"], table["source"], table["utf8_bytes"], strict=True))
+    of_a = {(text, "a", 3) for text in A[:15]}
+    of_b = {(text, "b", 6) for text in B}
+    assert rows == of_a | of_b
+
+
+def test_the_manifest_says_how_much_of_each_source_is_in_the_mixture(tmp_path):
+    raw = write(tmp_path, a=1, b=1)
+
+    sources = open_manifest(raw)["splits"]["train"]["sources"]
+
+    assert sources["a"] == {"documents": 15, "utf8_bytes": 45, "passes": 0.75}
+    assert sources["b"] == {"documents": 8, "utf8_bytes": 48, "passes": 1.6}
 
 
 def test_documents_whose_turn_comes_at_once_are_in_the_order_of_the_sources(tmp_path):
@@ -60,92 +98,118 @@ def test_documents_whose_turn_comes_at_once_are_in_the_order_of_the_sources(tmp_
 
     write_mixture(tmp_path, sources, dict.fromkeys(names, 1.0))
 
-    assert texts_of(tmp_path, TRAIN) == [f"{name} {turn}" for turn in (1, 2) for name in names]
+    first_turn = [f"{name} 1" for name in names]
+    second_turn = [f"{name} 2" for name in names]
+    assert texts_of(tmp_path, TRAIN) == first_turn + second_turn
 
 
 def test_each_source_has_its_own_slices(tmp_path):
-    slices = {"train": {"split": "train", "start_char": 30, "num_chars": None}}
-    slices["validation"] = {"split": "train", "start_char": 0, "num_chars": 30}
-    raw = make(tmp_path, {"a": slices}, a=1)
+    slices = {
+        "train": {"split": "train", "start_char": 30, "num_chars": None},
+        "validation": {"split": "train", "start_char": 0, "num_chars": 30},
+    }
+
+    raw = write(tmp_path, {"a": slices}, a=1)
+
     assert texts_of(raw, TRAIN) == A[10:]
     assert texts_of(raw, VALIDATION) == A[:10] + B[::-1] + C
 
 
-@pytest.mark.parametrize("text_slice", [TRAIN, VALIDATION])
-def test_a_slice_of_the_mixture_is_a_range_of_the_stream(tmp_path, text_slice):
-    raw = make(tmp_path, a=1, b=1)
-    whole = texts_of(raw, text_slice)
-    starts = np.cumsum([0, *map(len, whole)])[:-1]
-    for start, num_chars in ((0, 20), (20, 40), (7, 21), (60, None)):
-        end = np.inf if num_chars is None else start + num_chars
-        wanted = [text for text, place in zip(whole, starts, strict=True) if start <= place < end]
-        assert texts_of(raw, Slice(text_slice.split, start, num_chars)) == wanted
+@pytest.mark.parametrize("text_slice", [TRAIN, VALIDATION], ids=["train", "validation"])
+@pytest.mark.parametrize(
+    ("start_char", "num_chars"),
+    [
+        (0, 20),
+        (20, 40),
+        (7, 21),
+        (60, None),
+    ],
+)
+def test_a_slice_of_the_mixture_is_a_range_of_the_stream(tmp_path, text_slice, start_char, num_chars):
+    raw = write(tmp_path, a=1, b=1)
+
+    found = texts_of(raw, Slice(text_slice.split, start_char, num_chars))
+
+    end_char = math.inf if num_chars is None else start_char + num_chars
+    expected = []
+    position = 0
+    for text in texts_of(raw, text_slice):
+        if start_char <= position < end_char:
+            expected.append(text)
+        position += len(text)
+    assert found == expected
 
 
 def test_a_split_that_a_mixture_lacks_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"sources.mix has no split 'text'; its splits are train, validation"):
-        texts_of(make(tmp_path, a=1), Slice("text", 0, None))
+    raw = write(tmp_path, a=1)
+
+    with pytest.raises(DataError, match=r"sources\.mix has no split 'text'; its splits are train, validation"):
+        texts_of(raw, Slice("text", 0, None))
 
 
-# Properties.
+# Properties
 
 
 TEXTS = st.lists(st.text(st.sampled_from("aé漢\N{GRINNING FACE}"), max_size=12), min_size=1, max_size=15).filter(any)
-PARTS = st.lists(st.tuples(TEXTS, st.sampled_from([0, 0.1, 0.5, 1, 2.7, 10])), min_size=1, max_size=4).filter(
-    lambda sources: any(weight for _, weight in sources)
-)
+WEIGHTS = st.sampled_from([0, 0.1, 0.5, 1, 2.7, 10])
+
+
+def has_a_weight(sources: list[tuple[list[str], float]]) -> bool:
+    return any(weight > 0 for _, weight in sources)
+
+
+WEIGHTED_SOURCES = st.lists(st.tuples(TEXTS, WEIGHTS), min_size=1, max_size=4).filter(has_a_weight)
 
 
 def expected_stream(sources: list[tuple[list[str], float]]) -> list[tuple[int, str]]:
     """Return (source, document) in the order of the definition, one document at a time."""
-    sources = [([text for text in texts if text], weight) for texts, weight in sources]
-    sum_of_weights = sum(weight for _, weight in sources if weight)
-    total = sum(len(text.encode()) for texts, weight in sources if weight for text in texts)
-    keyed = []
+    sum_of_weights = sum(weight for _, weight in sources)
+    length = sum(len(text.encode()) for texts, weight in sources if weight > 0 for text in texts)
+    turns = []
     for number, (texts, weight) in enumerate(sources):
-        position = 0
-        count = itertools.count()
-        for text in itertools.cycle(texts) if weight else ():
-            key = position / (weight / sum_of_weights)
-            if key >= total:
+        if weight == 0:
+            continue
+        # Repeat the documents until the source has its fraction of the stream.
+        own_bytes = 0
+        for count, text in enumerate(itertools.cycle(text for text in texts if text)):
+            key = own_bytes / (weight / sum_of_weights)
+            if key >= length:
                 break
-            keyed.append((key, number, next(count), text))
-            position += len(text.encode())
-    return [(number, text) for _, number, _, text in sorted(keyed)]
+            turns.append((key, number, count, text))
+            own_bytes += len(text.encode())
+    return [(number, text) for _, number, _, text in sorted(turns)]
 
 
-def read_stream(sources, chunk_chars: int, per_file: int) -> list[tuple[str, dict]]:
-    """Return the documents of the mixed stream, and the totals of the sources."""
-    names = [f"p{number}" for number in range(len(sources))]
+def chunks_of_mixture(sources, chunk_chars: int, per_file: int) -> list:
+    """Return the training chunks of the mixture of the sources p0, p1, …"""
+    splits = {}
+    weights = {}
+    for number, (texts, weight) in enumerate(sources):
+        splits[f"p{number}"] = {"train": texts, "validation": ["v"]}
+        weights[f"p{number}"] = weight
     with tempfile.TemporaryDirectory() as folder:
-        texts = {name: {"train": texts, "validation": ["v"]} for name, (texts, _) in zip(names, sources, strict=True)}
-        weights = {name: weight for name, (_, weight) in zip(names, sources, strict=True)}
-        write_mixture(Path(folder), texts, weights, per_file)
-        chunks = list(open_text(Path(folder), TRAIN).chunks(chunk_chars))
-    totals = {name: [0, 0] for name in names}
-    for chunk in chunks:
-        for name, count in chunk.sources.items():
-            totals[name] = [totals[name][0] + count.documents, totals[name][1] + count.utf8_bytes]
-    return [text for chunk in chunks for text in chunk.texts.to_pylist()], totals
+        write_mixture(Path(folder), splits, weights, per_file)
+        return list(open_text(Path(folder), TRAIN).chunks(chunk_chars))
 
 
 @check_examples
 @given(
-    sources=PARTS, chunk_chars=st.integers(1, 60), per_file=st.integers(1, 6), rows=st.integers(1, 5),
-    batch_bytes=st.integers(1, 200), group_chars=st.integers(1, 2000),
-)  # fmt: skip
+    sources=WEIGHTED_SOURCES,
+    chunk_chars=st.integers(1, 60),
+    per_file=st.integers(1, 6),
+    rows=st.integers(1, 5),
+    batch_bytes=st.integers(1, 200),
+    group_chars=st.integers(1, 2000),
+)
 def test_the_stream_is_the_definition_for_any_batches(sources, chunk_chars, per_file, rows, batch_bytes, group_chars):
-    expected = expected_stream(sources)
     sizes = {"BATCH_BYTES": batch_bytes, "MAX_BATCH_ROWS": rows}
     with (
         mock.patch.multiple(mixture, **sizes),
         mock.patch.multiple(parquet, **sizes),
         mock.patch.multiple(compose, GROUP_CHARS=group_chars),
     ):
-        texts, totals = read_stream(sources, chunk_chars, per_file)
+        chunks = chunks_of_mixture(sources, chunk_chars, per_file)
+
+    expected = expected_stream(sources)
+    texts = [text for chunk in chunks for text in chunk.texts.to_pylist()]
     assert texts == [text for _, text in expected]
-    for number, counted in enumerate(totals.values()):
-        own = [len(text.encode()) for source, text in expected if source == number]
-        if len(sources) == 1:  # counted as a whole alone
-            continue
-        assert counted == [len(own), sum(own)]

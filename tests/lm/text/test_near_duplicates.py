@@ -16,16 +16,17 @@ from support.properties import check_examples
 PARAMS = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
 
 
-def make_text(seed: int, num_words: int = 300) -> str:
-    """Return words of a vocabulary of 5,000, drawn at random."""
-    return " ".join(f"w{number}" for number in random.Random(seed).choices(range(5000), k=num_words))
+def make_text(seed: int) -> str:
+    """Return 300 words of a vocabulary of 5,000, drawn at random."""
+    numbers = random.Random(seed).choices(range(5000), k=300)
+    return " ".join(f"w{number}" for number in numbers)
 
 
 def edit(text: str, num_edits: int, seed: int) -> str:
     """Replace words at random places, each of which changes up to five n-grams of five words."""
     words = text.split()
-    draw = random.Random(seed)
-    for place in draw.sample(range(len(words)), num_edits):
+    places = random.Random(seed).sample(range(len(words)), num_edits)
+    for place in places:
         words[place] = f"edited{place}"
     return " ".join(words)
 
@@ -34,40 +35,51 @@ def clusters_of(texts: list[str], params: NearDuplicates = PARAMS) -> list[int]:
     return find_clusters([texts], params).tolist()
 
 
+# Which texts are near-duplicates
+
+
+def test_planted_near_duplicates_are_found():
+    params = NearDuplicates(0.7, ngram_words=5, num_permutations=128)
+    originals = [make_text(seed) for seed in range(200)]
+    copies = [edit(text, num_edits=4, seed=seed) for seed, text in enumerate(originals)]  # similarity about 0.87
+    distant = [edit(text, num_edits=40, seed=seed) for seed, text in enumerate(originals)]  # about 0.35
+
+    clusters = clusters_of(originals + copies + distant, params)
+
+    assert clusters[:200] == list(range(200))
+    num_found = sum(clusters[200 + number] == number for number in range(200))
+    assert num_found >= 198
+    assert clusters[400:] == list(range(400, 600))
+
+
+def test_clusters_are_those_of_all_pairs():
+    texts = [edit(make_text(seed % 10), 4 + seed % 23, seed) for seed in range(400)]
+
+    clusters = clusters_of(texts)
+
+    signatures = _signatures([texts], PARAMS)
+    rows_of_band = _rows_of_band(PARAMS.threshold, PARAMS.num_permutations)
+    expected = np.arange(len(texts))
+    for left, right in itertools.combinations(range(len(texts)), 2):
+        is_equal = signatures[left] == signatures[right]
+        shares_a_band = is_equal.reshape(-1, rows_of_band).all(axis=1).any()
+        if shares_a_band and is_equal.mean() >= PARAMS.threshold:
+            smaller, larger = sorted((expected[left], expected[right]))
+            expected[expected == larger] = smaller
+    assert clusters == expected.tolist()
+    assert 20 < len(set(clusters)) < 350
+
+
 @pytest.fixture
 def clusters_of_signatures(monkeypatch):
     """Return a function that clusters documents with these signatures (D, 64)."""
 
     def cluster(signatures, params: NearDuplicates = PARAMS) -> list[int]:
-        monkeypatch.setattr(near_duplicates, "_signatures", lambda batches, params: np.array(signatures, np.uint32))
+        given = np.array(signatures, np.uint32)
+        monkeypatch.setattr(near_duplicates, "_signatures", lambda batches, params: given)
         return clusters_of([], params)
 
     return cluster
-
-
-def test_planted_near_duplicates_are_found():
-    originals = [make_text(seed) for seed in range(200)]
-    copies = [edit(text, num_edits=4, seed=seed) for seed, text in enumerate(originals)]  # similarity about 0.87
-    distant = [edit(text, num_edits=40, seed=seed) for seed, text in enumerate(originals)]  # about 0.35
-    found = clusters_of(originals + copies + distant, NearDuplicates(0.7, ngram_words=5, num_permutations=128))
-    assert found[:200] == list(range(200))
-    assert sum(copy == number for number, copy in enumerate(found[200:400])) >= 198
-    assert found[400:] == list(range(400, 600))
-
-
-def test_clusters_are_those_of_all_pairs():
-    texts = [edit(make_text(seed % 10), 4 + seed % 23, seed) for seed in range(400)]
-    signatures = _signatures([texts], PARAMS)
-    rows = _rows_of_band(PARAMS.threshold, PARAMS.num_permutations)
-    expected = np.arange(len(texts))
-    for left, right in itertools.combinations(range(len(texts)), 2):
-        agree = signatures[left] == signatures[right]
-        shares_a_band = agree.reshape(-1, rows).all(axis=1).any()
-        if shares_a_band and agree.mean() >= PARAMS.threshold:
-            old, new = sorted((expected[left], expected[right]), reverse=True)
-            expected[expected == old] = new
-    assert 20 < len(set(expected.tolist())) < 350
-    assert clusters_of(texts) == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -81,79 +93,155 @@ def test_clusters_are_those_of_all_pairs():
 def test_a_pair_at_the_threshold_is_a_near_duplicate(clusters_of_signatures, threshold, num_permutations, least):
     params = NearDuplicates(threshold, ngram_words=5, num_permutations=num_permutations)
     first = np.arange(num_permutations)
-    for num_equal, expected in ((least, [0, 0]), (least - 1, [0, 1])):
-        second = np.where(first < num_equal, first, first + 100)
-        assert clusters_of_signatures([first, second], params) == expected, num_equal
+    at_the_threshold = np.where(first < least, first, first + 100)
+    below = np.where(first < least - 1, first, first + 100)
+
+    assert clusters_of_signatures([first, at_the_threshold], params) == [0, 0]
+    assert clusters_of_signatures([first, below], params) == [0, 1]
 
 
-@pytest.mark.parametrize(("threshold", "num_permutations"), [(0.5, 64), (0.7, 64), (0.8, 128), (0.9, 64)])
+@pytest.mark.parametrize(
+    ("threshold", "num_permutations"),
+    [
+        (0.5, 64),
+        (0.7, 64),
+        (0.8, 128),
+        (0.9, 64),
+    ],
+)
 def test_a_pair_at_the_threshold_is_compared_with_a_probability_of_98_percent(threshold, num_permutations):
     """A band of r hashes agrees with probability threshold^r, and one of n // r bands is enough."""
 
-    def recall(rows: int) -> float:
-        return 1 - (1 - threshold**rows) ** (num_permutations // rows)
+    def probability(rows: int) -> float:
+        num_bands = num_permutations // rows
+        return 1 - (1 - threshold**rows) ** num_bands
 
     rows = _rows_of_band(threshold, num_permutations)
-    assert recall(rows) >= 0.98 > recall(rows + 1)
-    assert _rows_of_band(0.01, 16) == 1, "where no band is enough"
+
+    assert probability(rows) >= 0.98
+    assert probability(rows + 1) < 0.98
 
 
-def test_a_pair_is_compared_if_any_band_agrees(clusters_of_signatures):
-    """64 hashes are 16 bands of 4. The two documents differ in one hash of each band but `agreeing`."""
-    for agreeing in (*range(16), None):
-        signatures = np.stack([np.arange(64), np.arange(64)])
-        different = [4 * band + band % 4 for band in range(16) if band != agreeing]
-        signatures[1, different] += 100
-        assert clusters_of_signatures(signatures) == ([0, 1] if agreeing is None else [0, 0]), agreeing
+def test_where_no_band_is_enough_it_has_one_hash():
+    assert _rows_of_band(0.01, 16) == 1
+
+
+@pytest.mark.parametrize("agreeing", range(16))
+def test_a_pair_is_compared_if_any_band_agrees(clusters_of_signatures, agreeing):
+    """64 hashes are 16 bands of 4. The two documents differ in one hash of each band but one."""
+    first = np.arange(64)
+    second = first.copy()
+    for band in range(16):
+        if band != agreeing:
+            second[4 * band + band % 4] += 100
+
+    assert clusters_of_signatures([first, second]) == [0, 0]
+
+
+def test_a_pair_without_an_equal_band_is_not_compared(clusters_of_signatures):
+    first = np.arange(64)
+    second = first.copy()
+    second[::4] += 100
+
+    assert clusters_of_signatures([first, second]) == [0, 1]
 
 
 def test_the_members_of_a_bucket_are_compared_with_each_other(clusters_of_signatures):
-    """All share one band. Copies of b and of the similar c are one cluster, copies of a are another, d is alone."""
+    """All share one band, and b and c no other one."""
     a = np.arange(64)
     b = np.where(a < 4, a, a + 100)
-    d = np.where(a < 4, a, a + 900)
     c = b.copy()
-    c[4::4] += 100  # one hash of each other band, so that b and c share no other one
+    c[4::4] += 100  # one hash of each other band
+    d = np.where(a < 4, a, a + 900)
+
     assert clusters_of_signatures([a, b, c]) == [0, 1, 1]
     assert clusters_of_signatures([a, b, b, d, c, c, a]) == [0, 1, 1, 3, 1, 1, 0]
 
 
-def test_what_is_a_word():
-    """Runs of letters, digits and underscores, whose case counts outside ASCII alone; in Chinese, each character."""
-
-    def words(text: str) -> list[int]:
-        hashes, _ = ngram_hashes([text], 1)
-        return hashes.tolist()
-
-    assert words("snake_case AZ az") == [*words("snake_case"), *words("az"), *words("AZ")]
-    assert len(words("a_b")) == 1 and len(words("a-b")) == 2 and len(words("a1b2")) == 1
-    assert len(words("x@y[z`q{r")) == 5
-    assert words("é") != words("É") and len(words("naïve")) == 1
-    assert words("漢字 ab") == words("漢字ab") and len(words("漢字ab")) == 3 and len(words("かな")) == 2
-    assert len(words("\u2ffba")) == 1 and len(words("a\u3000")) == 2, "from U+3000 on"
+# Words, n-grams and their hashes
 
 
-def test_ngrams_are_runs_of_words_and_a_shorter_text_is_one_hash():
-    for num_words, expected in ((0, 1), (1, 1), (4, 1), (5, 1), (6, 2)):
-        text = " ".join("abcdef"[:num_words])
-        hashes, offsets = ngram_hashes([text], 5)
-        assert offsets.tolist() == [0, expected] and len(hashes) == expected
-    hashes, offsets = ngram_hashes(["a b c d", "A b c d", "a, b-c\nd E", "A B C D e", "a b c de f"], 5)
+def words(text: str) -> list[int]:
+    """Return the hash of each word."""
+    hashes, _ = ngram_hashes([text], 1)
+    return hashes.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "num_words"),
+    [
+        ("a_b", 1),
+        ("a-b", 2),
+        ("a1b2", 1),
+        ("x@y[z`q{r", 5),  # the characters beside letters in ASCII
+        ("naïve", 1),
+        ("漢字 ab", 3),
+        ("漢字ab", 3),
+        ("かな", 2),
+        ("\u2ffba", 1),
+        ("a\u3000", 2),  # from U+3000 on each character is a word
+    ],
+)
+def test_words_are_runs_of_letters_digits_and_underscores(text, num_words):
+    assert len(words(text)) == num_words
+
+
+def test_case_counts_outside_ascii_alone():
+    assert words("AZ") == words("az")
+    assert words("é") != words("É")
+
+
+def test_a_word_has_the_same_hash_wherever_it_is():
+    assert words("snake_case AZ") == words("snake_case") + words("AZ")
+    assert words("漢字 ab") == words("漢字ab")
+
+
+@pytest.mark.parametrize(
+    ("num_words", "num_ngrams"),
+    [
+        (0, 1),
+        (1, 1),
+        (4, 1),
+        (5, 1),
+        (6, 2),
+    ],
+)
+def test_ngrams_are_runs_of_words_and_a_shorter_text_is_one(num_words, num_ngrams):
+    text = " ".join("abcdef"[:num_words])
+
+    hashes, offsets = ngram_hashes([text], 5)
+
+    assert offsets.tolist() == [0, num_ngrams]
+    assert len(hashes) == num_ngrams
+
+
+def test_an_ngram_is_compared_by_its_words_and_a_shorter_text_as_a_whole():
+    short, capital, five, other_spaces, other_words = range(5)
+    texts = ["a b c d", "A b c d", "a, b-c\nd E", "A B C D e", "a b c de f"]
+
+    hashes, offsets = ngram_hashes(texts, 5)
+
     assert offsets.tolist() == [0, 1, 2, 3, 4, 5]
-    assert hashes[0] != hashes[1], "compared as a whole"
-    assert hashes[2] == hashes[3] != hashes[4]
+    assert hashes[short] != hashes[capital]
+    assert hashes[five] == hashes[other_spaces]
+    assert hashes[five] != hashes[other_words]
 
 
 def test_hashes_and_signatures_are_the_committed_ones():
     """The digests are those of the pinned version of rensa."""
     texts = [make_text(1), "Zoë said: 你好, world", "few"]
+
     hashes, offsets = ngram_hashes(texts, 5)
+    signatures = _signatures([texts], PARAMS)
+
     assert offsets.tolist() == [0, 296, 297, 298]
-    assert hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()[:16] == "2483cbcfc72c0e87"
-    assert hashlib.sha256(_signatures([texts], PARAMS).astype("<u4").tobytes()).hexdigest()[:16] == "e88c9cb70b5a29ea"
+    hashes_sha256 = hashlib.sha256(hashes.astype("<u8").tobytes()).hexdigest()
+    signatures_sha256 = hashlib.sha256(signatures.astype("<u4").tobytes()).hexdigest()
+    assert hashes_sha256[:16] == "2483cbcfc72c0e87"
+    assert signatures_sha256[:16] == "e88c9cb70b5a29ea"
 
 
-# Properties.
+# Properties
 
 
 FEW_WORDS = NearDuplicates(threshold=0.5, ngram_words=2, num_permutations=32)
@@ -162,15 +250,33 @@ TEXTS = st.lists(st.lists(WORDS, max_size=12).map(" ".join) | st.text(max_size=2
 
 
 @check_examples
-@given(texts=TEXTS, data=st.data())
-def test_equal_texts_cluster_whatever_their_order_and_batches(texts, data):
-    found = find_clusters([texts[:3], texts[3:]], FEW_WORDS)
-    assert [found[texts.index(text)] for text in texts] == found.tolist()
-    assert (found <= np.arange(len(texts))).all() and (found[found] == found).all()
-    assert found.tolist() == find_clusters([texts], FEW_WORDS).tolist()
+@given(texts=TEXTS)
+def test_equal_texts_are_in_the_cluster_of_its_first_document(texts):
+    clusters = clusters_of(texts, FEW_WORDS)
 
+    for number, text in enumerate(texts):
+        cluster = clusters[number]
+        assert cluster == clusters[texts.index(text)]
+        assert cluster <= number
+        assert clusters[cluster] == cluster
+
+
+@check_examples
+@given(texts=TEXTS)
+def test_batches_change_no_cluster(texts):
+    in_batches = find_clusters([texts[:3], texts[3:]], FEW_WORDS)
+
+    assert in_batches.tolist() == clusters_of(texts, FEW_WORDS)
+
+
+@check_examples
+@given(texts=TEXTS, data=st.data())
+def test_another_order_gives_the_same_clusters(texts, data):
+    clusters = clusters_of(texts, FEW_WORDS)
     order = data.draw(st.permutations(range(len(texts))))
-    moved = np.empty_like(found)
-    moved[order] = find_clusters([[texts[i] for i in order]], FEW_WORDS)
+
+    clusters_in_order = clusters_of([texts[i] for i in order], FEW_WORDS)
+
+    moved = dict(zip(order, clusters_in_order, strict=True))
     for a, b in itertools.combinations(range(len(texts)), 2):
-        assert (found[a] == found[b]) == (moved[a] == moved[b])
+        assert (clusters[a] == clusters[b]) == (moved[a] == moved[b])
