@@ -30,8 +30,8 @@ def raw(tmp_path):
 
 def texts_of(raw: Path, start_char: int, num_chars: int | None) -> list[str]:
     """Return the documents of a slice."""
-    batches = open_text(raw, Slice("text", start_char, num_chars)).batches()
-    return list(itertools.chain.from_iterable(batches))
+    text = open_text(raw, Slice("text", start_char, num_chars))
+    return list(itertools.chain.from_iterable(text.batches()))
 
 
 def test_the_manifest_counts_text_and_dropped_rows(tmp_path):
@@ -116,7 +116,8 @@ def test_adjacent_slices_hold_each_document_once(texts, batch_rows, data):
 def test_chunks_keep_order_and_whole_documents(texts, per_file, chunk_chars):
     with tempfile.TemporaryDirectory() as folder:
         write_source(Path(folder), per_file=per_file, text=texts)
-        chunks = list(open_text(Path(folder), Slice("text", 0, None)).chunks(chunk_chars))
+        text = open_text(Path(folder), Slice("text", 0, None))
+        chunks = list(text.chunks(chunk_chars))
 
     documents = []
     for chunk in chunks:
