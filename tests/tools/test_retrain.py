@@ -1,8 +1,12 @@
 """`verify --retrain`: steps that are trained again have the same bits, and any other bit is found."""
 
+import contextlib
+import io
 import os
 import shutil
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,12 +43,22 @@ def finished_run(tmp_path_factory):
 
 @pytest.fixture
 def run(finished_run, monkeypatch):
-    """The folder of the finished run, as it was, below the current directory."""
+    """The folder of the finished run, as it was, below the current directory. The stage trains in this process."""
+    monkeypatch.setattr("tools.common.retrain.subprocess", SimpleNamespace(run=run_stage, DEVNULL=subprocess.DEVNULL))
     monkeypatch.chdir(finished_run)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     for path in CHANGED:
         replace_by_copy(Path("before", path), path)
     return only_run()
+
+
+def run_stage(command: list[str], stdout: int, env: dict[str, str], check: bool) -> subprocess.CompletedProcess:
+    """Take the place of `subprocess.run` for the stage train: a new process takes seconds to import torch."""
+    _, _, *arguments = command
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.setenv("DVC_ROOT", env["DVC_ROOT"])
+        status = train_stage.main(arguments)
+    return subprocess.CompletedProcess(command, status)
 
 
 def replace_by_copy(source: Path, target: Path) -> None:
