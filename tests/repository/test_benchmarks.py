@@ -35,7 +35,7 @@ def test_generated_figures_are_those_of_the_committed_results():
 def test_pages_show_what_compare_prints_now_and_what_it_printed_when_the_records_were_made(monkeypatch):
     for folder in (BENCHMARKS / "speed", BENCHMARKS / "quality", BENCHMARKS):
         monkeypatch.syspath_prepend(folder)
-    shortened = runpy.run_path(str(BENCHMARKS / "pages.py"))["shortened"]
+    shortened = runpy.run_path(str(BENCHMARKS / "fragments" / "runs.py"))["shortened"]
     former = json.loads((RESULTS / "first_experiment.json").read_text())["printed"]["python src compare main workspace"]
     now = "The model `b` is worse than the model `a`: +0.0080 bits per byte (…).\nDiffers: nothing.\n"
 

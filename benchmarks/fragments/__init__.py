@@ -1,0 +1,1 @@
+"""What `make figures` writes into the pages, by topic."""

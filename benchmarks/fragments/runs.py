@@ -1,0 +1,264 @@
+"""Fragments about runs of the pipeline: the default run, experiments, seeds, judge, and the graph of the stages."""
+
+import re
+import statistics
+
+from fragments.text import machine, output, paragraph, read, table, threads
+from harness import ROOT
+from lm.core.params import read_yaml
+from tools.common.statistics import POWER, detectable_by_runs
+
+OTHER_SEEDS = (2, 3, 4, 5)
+
+
+def default_run() -> str:
+    """README: what the default run takes and where it ends."""
+    run = read("default")
+    params = read_yaml(ROOT / "params.yaml")
+    presets = read_yaml(ROOT / "presets.yaml")
+    found = run["metrics"]
+    last = run["computed_on"]
+    vocab_size = presets["tokenizers"][params["tokenizer"]["name"]]["vocab_size"]
+    embedding = vocab_size * presets["models"][params["model"]["name"]]["d_model"]
+    text = (
+        f"With {last['threads']} CPU threads ({last['instruction_set']}, {last['dtype']}), training a model of "
+        f"{found['parameters'] / 1e6:.1f} million parameters, {embedding / 1e6:.1f} million of them in the embedding, "
+        f"took {found['train_seconds'] / 60:.1f} minutes and ended at **{found['bits_per_byte']:.3f} bits per byte**."
+    )
+    return paragraph(text)
+
+
+def first_hour() -> str:
+    """README: how long it takes to install and run the default, its experiment, and the tutorial."""
+    seconds = read("first_hour")["seconds"]
+    commands = list(seconds)
+    setup = commands[: commands.index("make") + 1]
+    (first,) = [number for number, command in enumerate(commands) if command.startswith("dvc exp run")]
+    minutes, rest = divmod(round(sum(seconds[command] for command in setup)), 60)
+    of_experiment = sum(seconds[command] for command in commands[first:]) / 60
+    of_tutorial = sum(read("tutorial")["seconds"].values()) / 60
+    return paragraph(
+        f"From clone to the end of `make`, it took {minutes}:{rest:02} minutes on {machine('first_hour')}, with a "
+        f"package mirror nearby; the experiment, down to `make back`, {of_experiment:.1f} minutes more, and the "
+        f"commands of the [tutorial](docs/tutorial.md) {of_tutorial:.0f}."
+    )
+
+
+def scale() -> str:
+    """README: the default's bits per byte beside those of xz and of an n-gram model, on the same text."""
+    found = read("baselines")
+    run = read("default")
+    order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
+    xz = found["xz_bits_per_byte"]
+    return paragraph(
+        f"A scale for the {run['metrics']['bits_per_byte']:.3f}: an n-gram model of the training text, with {order} "
+        f"bytes of context, has {ngram:.3f} bits per byte on the same text; xz has {xz['alone']:.3f}, or "
+        f"{xz['after_the_training_text']:.3f} after the training text "
+        f"([what a good score is](docs/metrics.md#what-a-good-score-is))."
+    )
+
+
+def verdict() -> str:
+    """README: the last lines that `make` prints."""
+    return output(read("default")["verdict"])
+
+
+def sample() -> str:
+    """README: what the default model writes."""
+    return output(read("default")["generated"]["text"].rstrip())
+
+
+def shortened(printed: str) -> str:
+    """Return what `python src compare` prints, without the names of the files."""
+    if printed.startswith("# "):  # recorded when it printed the whole report
+        return shortened_report(printed)
+    lines = [line for line in printed.splitlines() if not line.startswith("written: ")]
+    return "\n".join(lines)
+
+
+def shortened_report(report: str) -> str:
+    """Return the lines of a report that say whether two runs differ."""
+    heading, noise, said = report[report.index("\n## ") + 1 :].split("\n\n")[:3]
+    noise = [line for line in noise.splitlines()[:3] if not line.startswith("|-")]
+    shown = ("- Documents:", "- Seeds:")
+    said = [line for line in said.splitlines() if line.startswith(shown) or "differs" in line]
+    return "\n".join([heading, *noise, *said])
+
+
+def experiment(name: str) -> str:
+    """README and docs/experiments.md: what `python src compare` prints after an experiment, shortened."""
+    found = read(name)
+    where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
+    taken = f"{where} took {found['seconds'] / 60:.1f} minutes. `compare` prints, shortened:"
+    return f"{taken}\n\n{output(shortened(found['printed']['python src compare main workspace']))}"
+
+
+def checkpoints() -> str:
+    """docs/experiments.md: a run whose checkpoints were deleted and rebuilt."""
+    found = read("checkpoints")
+    count = len(found["steps"])
+    megabytes = count * found["bytes_of_each"] / 1e6
+    total = sum(found["seconds"])
+    return paragraph(
+        f"On {machine('checkpoints')}, the default was trained with {count} validations, and all its checkpoints were "
+        f"deleted. `verify --retrain` rebuilt that of each validation, one after the other, with the recorded digest. "
+        f"So these {count} files of {megabytes:.0f} MB in all need not be stored. To rebuild them took "
+        f"{max(found['seconds']):.0f} seconds each, {total:.0f} in all. The training had taken "
+        f"{found['train_seconds']:.0f} seconds."
+    )
+
+
+def seeds() -> str:
+    """README: how far the default runs of several seeds are apart, beside the difference of its experiment."""
+    runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
+    values = [run["metrics"]["bits_per_byte"] for run in runs]
+    deviation = statistics.stdev(values)
+    of_two_runs = 2**0.5 * deviation
+    report = read("first_experiment")["printed"]["python src compare main workspace"]
+    difference = float(re.search(r": ([+-][\d.]+) bits per byte", report)[1])
+    shown = ", ".join(f"{value:.3f}" for value in values)
+    text = (
+        f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte. Their standard deviation is "
+        f"{deviation:.3f}, or {of_two_runs:.3f} for the difference of two runs. The difference above is "
+        f"{difference / of_two_runs:.0f} times as large."
+    )
+    return paragraph(text)
+
+
+def detectable() -> str:
+    """docs/ablations.md: the difference that a number of seeds would show, with the noise of the default."""
+    runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
+    deviation = statistics.stdev(run["metrics"]["bits_per_byte"] for run in runs)
+    counts = (2, 3, 5, 10)
+    shown = [f"{detectable_by_runs(deviation, len(runs) - 1, count):.3f}" for count in counts]
+    others = ", ".join(f"{count} show {value}" for count, value in zip(counts[1:], shown[1:], strict=True))
+    return paragraph(
+        f"**How many seeds?** The default has a standard deviation of {deviation:.3f} bits per byte over {len(runs)} "
+        f"seeds. With this noise, {counts[0]} seeds of each side show a true difference of {shown[0]} in about "
+        f"{100 * POWER:g} % of cases, {others}. `python src noise` computes this for your runs."
+    )
+
+
+def baselines() -> str:
+    """docs/metrics.md: the default's bits per byte beside those of an n-gram model and of xz, on the same text."""
+    found = read("baselines")
+    run = read("default")
+    order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
+    xz = found["xz_bits_per_byte"]
+    rows = [
+        ("every byte equally likely", "8.000"),
+        (f"an n-gram model of the training text, at most {order} bytes of context", f"{ngram:.3f}"),
+        ("xz, of the validation text alone", f"{xz['alone']:.3f}"),
+        ("the default model, at most 256 tokens of context", f"{run['metrics']['bits_per_byte']:.3f}"),
+        ("xz, of the validation text after the training text", f"{xz['after_the_training_text']:.3f}"),
+    ]
+    return table("the default's validation text under | bits per byte", rows)
+
+
+def compressed() -> str:
+    """docs/metrics.md: the size of the compressed validation file beside the loss of `eval`."""
+    found = read("compress")
+    text = (
+        f"The validation text of the default run has {found['utf8_bytes']:,} bytes, and its token file is compressed "
+        f"to {found['file_bytes']:,}. These are {found['bits_per_byte']:.4f} bits per byte, with the header of the "
+        f"file; `eval` reports {found['eval_bits_per_byte']:.4f}. {threads(found['compress']).capitalize()} compressed "
+        f"it, and {threads(found['decompress'])} decompressed it to the same bytes."
+    )
+    return paragraph(text)
+
+
+def default_data() -> str:
+    """docs/files.md: the size of the default corpus and of the default model's weights."""
+    run = read("default")
+    rows = []
+    for split in ("train", "validation"):
+        counts = run["audit"][split]
+        size = f"{2 * counts['tokens'] / 1e6:.1f} MB"
+        density = f"{counts['bytes_per_token']:.2f} bytes"
+        text = f"{counts['utf8_bytes']:,} bytes"
+        tokens = f"{counts['tokens']:,}"
+        rows.append((f"`{split}.bin`", f"{counts['documents']:,}", text, tokens, density, size))
+    head = "file | documents | text | tokens | text per token | size"
+    parameters = run["metrics"]["parameters"]
+    weights = f"{parameters:,} parameters, so each file of weights takes {4e-6 * parameters:.1f} MB."
+    return f"{table(head, rows)}\n\nThe default model has {weights}"
+
+
+def default_evaluation() -> str:
+    """docs/metrics.md: how uncertain and how contaminated the result of the default run is."""
+    run = read("default")
+    found = run["metrics"]
+    evaluation = run["evaluation"]
+    clean = run["evaluation"]["clean"]
+    overlapping = found["bits_per_byte"]
+    apart = evaluation["bits_per_byte_non_overlapping"]
+    contaminated = f"{100 * found['contaminated_fraction']:.0f} %"
+    text = (
+        f"The default run, for example, reaches {overlapping:.3f} bits per byte with overlapping windows and "
+        f"{apart:.3f} with non-overlapping windows. Its validation text has {evaluation['documents']} documents of "
+        f"very unequal length, so the standard error is {found['bpb_se']:.2f}. {contaminated} of its validation "
+        f"tokens are part of a 13-gram that also occurs in the training text. On the {clean['documents']} documents "
+        f"with less than a fifth of such tokens, the same model reaches {clean['bits_per_byte']:.3f} bits per byte."
+    )
+    return paragraph(text)
+
+
+def judge() -> str:
+    """docs/search.md: what is kept in nights without and with real gains, by each rule."""
+    found = read("judge")
+    names = {
+        "judge": "`judge`",
+        "alpha_spending": "the same, by alpha spending",
+        "greedy": "keep the lowest loss so far",
+    }
+    rows = []
+    for key, name in names.items():
+        without = found[key]["no_gains"]
+        with_gains = found[key]["with_gains"]
+        false_nights = f"{100 * without['nights_with_a_false_one']:.1f} %"
+        found_gains = f"{with_gains['kept_gains']:.1f} of {found['gains']}"
+        false_share = f"{100 * with_gains['false_share_of_kept']:.1f} %"
+        runs = f"{without['runs']:.0f}, {with_gains['runs']:.0f}"
+        rows.append((name, false_nights, found_gains, false_share, runs))
+    gains = f"{found['gains']} gains of {found['gain_in_standard_deviations']:g} standard deviations"
+    head = "rule | nights without gains that keep a false one | "
+    head += f"found of {gains} | false among those kept then | runs without gains, with them"
+    nights = found["judge"]["no_gains"]["nights"]
+    intro = f"{nights:,} simulated nights of {found['tries']} changes of each kind, judged with {found['first_seeds']}"
+    intro += f" to {found['most_seeds']} seeds of each side ([judge.json](../benchmarks/results/judge.json)):"
+    return f"{paragraph(intro)}\n\n{table(head, rows)}"
+
+
+def judge_nights() -> str:
+    """README: how often nights without gains keep a change, by `judge` and by keeping the lowest loss."""
+    found = read("judge")
+    by_judge, by_loss = (found[rule]["no_gains"]["nights_with_a_false_one"] for rule in ("judge", "greedy"))
+    return paragraph(
+        f"In {found['judge']['no_gains']['nights']:,} simulated nights of {found['tries']} changes that do nothing, "
+        f'the rule "keep the lowest loss so far" kept one in {100 * by_loss:.1f} % of the nights, `judge` in '
+        f"{100 * by_judge:.1f} % ([more](docs/search.md#how-it-decides))."
+    )
+
+
+def graph() -> str:
+    """README: the stages and what each one reads from others, without what it also gets by way of another stage."""
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    writers = {out: name for name, stage in stages.items() for out in paths_of(stage, "outs", "metrics", "plots")}
+    reads = {name: {writers[dep] for dep in stage["deps"] if dep in writers} for name, stage in stages.items()}
+    before = {name: ancestors(name, reads) for name in stages}
+    lines = []
+    for name in stages:
+        by_way_of_others = set().union(*(before[each] for each in reads[name]))
+        lines += [f"    {each} --> {name}" for each in stages if each in reads[name] - by_way_of_others]
+    return "\n".join(["```mermaid", "flowchart LR", *lines, "```"])
+
+
+def paths_of(stage: dict, *kinds: str) -> list[str]:
+    """Return the paths in these lists of a stage, where an entry is a path or a mapping from it to its options."""
+    entries = [entry for kind in kinds for entry in stage.get(kind, [])]
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+
+
+def ancestors(name: str, reads: dict[str, set[str]]) -> set[str]:
+    """Return the stages whose outputs a stage reads, directly or not."""
+    return reads[name].union(*(ancestors(each, reads) for each in reads[name]))

@@ -1,0 +1,160 @@
+"""Fragments about speed: tokenizing, training steps, training to a loss, and the leaderboard."""
+
+from typing import NamedTuple
+
+from fragments.text import computed, machine, read, table
+from harness import ratios, summary
+
+
+class Row(NamedTuple):
+    """One comparison: the task, ours, a baseline, and the seconds of the baseline divided by ours."""
+
+    task: str
+    ours: str
+    baseline: str
+    speed_up: dict[str, float]  # median, min, max over the rounds
+
+
+def tokenizing() -> list[Row]:
+    """Return MB of text per second of the whole stage, the best alternative first."""
+    found = read("tokenizing")
+    version = found["versions"]
+    times = found["times_longer_than_ours"]
+    peers = {
+        "datasets_joined": f"datasets {version['datasets']}, batched map, one row of ids per batch",
+        "datasets_batched": f"datasets {version['datasets']}, batched map",
+        "litdata": f"litdata {version['litdata']}, `optimize`",
+        "datatrove": f"datatrove {version['datatrove']}",
+        "nanogpt": f"nanoGPT's `prepare.py`, datasets {version['datasets']}",
+    }
+    rates = {name: f"{rate['median']:.3g} MB/s" for name, rate in found["mb_per_s"].items()}
+    task = f"tokenize {found['text']['utf8_bytes'] / 1e6:,.0f} MB"
+    ours = f"gigatoken {version['gigatoken']}"
+    return [Row(task, f"{ours}: {rates['ours']}", f"{peers[peer]}: {rates[peer]}", times[peer]) for peer in peers]
+
+
+def steps() -> list[Row]:
+    """Return tokens per second of training steps, equal formats first."""
+    found = read("train_step")
+    rows = []
+    theirs = f"transformers {found['versions']['transformers']}"
+    for question, ours, peer, format_of_ours, peer_in_words in (
+        ("30m", "ours, float32", "transformers, float32", "float32", f"{theirs}, float32"),
+        ("30m", "ours", "transformers, float32", "bfloat16", f"{theirs}, float32"),
+        ("270m", "ours", "transformers, autocast, allocator tuned", "bfloat16", f"{theirs}, bfloat16, our allocator"),
+        ("270m", "ours", "transformers, autocast", "bfloat16", f"{theirs}, bfloat16"),
+    ):
+        step = found["questions"][question]
+        rates = {name: f"{rate:,.0f} tokens/s" for name, rate in step["tokens_per_s"].items()}
+        times = ratios({name: step["seconds"][name] for name in (ours, peer)}, ours)[peer]
+        task = f"a training step of {step['parameters'] / 1e6:.0f} M parameters"
+        rows.append(Row(task, f"{format_of_ours}: {rates[ours]}", f"{peer_in_words}: {rates[peer]}", times))
+    return rows
+
+
+def time_to_loss() -> list[Row]:
+    """Return seconds of training to the last loss of nanoGPT's recipe, over the seeds."""
+    found = read("time_to_loss")
+    seconds = [run["seconds_to_target"] for run in found["runs"] if run["seconds_to_target"]["ours"]]
+    ours, theirs = (summary([run[name] for run in seconds])["median"] for name in ("ours", "reference"))
+    task = f"train to the loss that nanoGPT's recipe has after {found['reference_s']:.0f} s"
+    times = summary([run["reference"] / run["ours"] for run in seconds])
+    baseline = f"nanoGPT's CPU recipe, written again, float32, untuned: {theirs:.0f} s"
+    return [Row(task, f"dtype {found['train']['dtype']}, tuned on this corpus: {ours:.0f} s", baseline, times)]
+
+
+def in_words(times: dict[str, float]) -> str:
+    """Return a median and its range: `3.9 (3.5 to 4.3)`."""
+    digits = 2 if times["median"] < 3 else 1 if times["median"] < 30 else 0
+    median, least, most = (f"{times[name]:.{digits}f}" for name in ("median", "min", "max"))
+    return f"{median} (one run)" if times["min"] == times["max"] else f"{median} ({least} to {most})"
+
+
+def comparisons(rows: list[Row]) -> str:
+    """Return rows as a table."""
+    head = "task | ours | baseline | speed-up"
+    return table(head, [(*row[:3], in_words(row.speed_up)) for row in rows])
+
+
+def speeds() -> str:
+    """docs/benchmarks.md: every comparison."""
+    where = f"Measured on {machine('tokenizing')}; training to a loss on {machine('time_to_loss')}."
+    return f"{where}\n\n{comparisons([*tokenizing(), *steps(), *time_to_loss()])}"
+
+
+def step() -> str:
+    """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
+    rows = []
+    found = [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
+    for case in ("ours", "ours, compiled", "ours, float32"):
+        rates = [(each["tokens_per_s"].get(case), each["share_of_bf16_peak"].get(case)) for each in found]
+        cells = [(f"{rate:,.0f} tokens/s", f"{share['median']:.0%}") if rate else ("–", "–") for rate, share in rates]
+        rows.append((case, *cells[0], *cells[1]))
+    head = "30 M parameters, bfloat16 | with AMX | of its bfloat16 peak | without AMX | of its bfloat16 peak"
+    return table(head, rows)
+
+
+def results() -> str:
+    """docs/benchmarks.md: three measurements, each beside the same work done in another way."""
+    default, fast = (read(name) for name in ("default", "fast"))
+    in_words = [
+        f"{run['metrics']['bits_per_byte']:.3f} bits per byte, {run['metrics']['train_seconds']:.0f} s of training"
+        for run in (default, fast)
+    ]
+    tokens = default["metrics"]["tokens_seen"] / 1e6
+    small, _, large = steps()[:3]
+    theirs = read("train_step")["versions"]["transformers"]
+    gigatoken = tokenizing()[0]
+    rows = [
+        (
+            f"the default run, {tokens:.2f} M tokens of C++ headers",
+            f"{in_words[0]} ({computed(default)})",
+            f"{in_words[1]} ({computed(fast)})",
+        ),
+        (
+            "a training step in `fast` numerics (commit 556ce64, two cores of a Xeon with AMX)",
+            f"{small.speed_up['median']:.1f} times as fast with 30 M parameters in float32, "
+            f"{large.speed_up['median']:.2f} times with 132 M in bfloat16",
+            f"transformers {theirs} in the same number format",
+        ),
+        (
+            gigatoken.task.replace("tokenize", "tokenizing"),
+            f"{gigatoken.speed_up['median']:.1f} times as fast, by the library gigatoken",
+            gigatoken.baseline.rpartition(":")[0],
+        ),
+    ]
+    return table("task | ReproLM | compared with", rows)
+
+
+def spread(values: list[float]) -> str:
+    """Return the smallest and the largest value: `1.662 to 1.674`."""
+    return f"{min(values):.3f} to {max(values):.3f}" if values else "–"
+
+
+def records() -> str:
+    """docs/benchmarks.md: the recipes of speedrun.yaml, each with its change from the recipe before.
+
+    A recipe that was trained again for those that were appended to it has a row for each day.
+    """
+    found = read("speedrun")
+    rows = []
+    name = ""
+    for row in found["rows"]:
+        if again := row.get("runs_of_recipe_before"):
+            rows.append(row_of_record(f"{name}, on a later day", again, {}))
+        name = row["recipe"]
+        rows.append(row_of_record(name, row["runs"], row.get("change", {})))
+    head = f"recipe | tokens | seconds | bits per byte, {len(found['seeds'])} seeds | change | p"
+    return f"Measured on {found['machine']}.\n\n{table(head, rows)}"
+
+
+def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
+    """Return a row of that table."""
+    value = change.get("value")
+    p_value = change.get("p_value")
+    seconds = [run["seconds"] for run in runs]
+    return (
+        name, f"{runs[0]['tokens']:,}", f"{min(seconds):.0f} to {max(seconds):.0f}",
+        spread([run["bits_per_byte"] for run in runs]), "–" if value is None else f"{value:+.3f}",
+        "–" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}",
+    )  # fmt: skip
