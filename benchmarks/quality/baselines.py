@@ -48,7 +48,8 @@ def ngram_bits(train: bytes, validation: bytes) -> dict[int, float]:
 
     The orders are interpolated (Witten and Bell 1991): P_k = (count + followers · P_{k-1}) / (total + followers).
     """
-    train_bytes, validation_bytes = (np.frombuffer(text, np.uint8) for text in (train, validation))
+    train_bytes = np.frombuffer(train, np.uint8)
+    validation_bytes = np.frombuffer(validation, np.uint8)
     is_counted = validation_bytes != SEPARATOR[0]
     probability = np.full(len(validation_bytes), 1 / 256)
     bits = {}
@@ -61,8 +62,10 @@ def ngram_bits(train: bytes, validation: bytes) -> dict[int, float]:
 
         # Mix with the lower order. A context that did not occur leaves its probability.
         wanted = contexts(validation_bytes, order)
-        count = lookup(pair_keys, pair_counts, wanted << np.uint64(8) | validation_bytes.astype(np.uint64))
-        total, distinct = (lookup(context_keys, values, wanted) for values in (totals, followers))
+        wanted_pairs = wanted << np.uint64(8) | validation_bytes.astype(np.uint64)
+        count = lookup(pair_keys, pair_counts, wanted_pairs)
+        total = lookup(context_keys, totals, wanted)
+        distinct = lookup(context_keys, followers, wanted)
         mixed = (count + distinct * probability) / np.maximum(total + distinct, 1)
         probability = np.where(total > 0, mixed, probability)
         bits[order] = float(-np.log2(probability[is_counted]).sum())

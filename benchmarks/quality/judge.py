@@ -25,7 +25,8 @@ Level = Callable[[Sequence[bool]], float]  # of the next judgement, given which 
 
 TRIES = 100
 FIRST_SEEDS = 3
-GAINS, GAIN = 10, 2.0  # real ones among the tries, in standard deviations
+GAINS = 10  # real ones among the tries
+GAIN = 2.0  # of each, in standard deviations
 
 
 def spending_level(kept: Sequence[bool]) -> float:
@@ -60,14 +61,17 @@ def decision_of(former: list[Judgement], pair: Pair, figures: Figures, level: Le
 def figures_of(a: np.ndarray, b: np.ndarray) -> Figures:
     """Return the figures of losses (seeds,) of base and candidate; all intervals exclude zero."""
     difference = float(b.mean() - a.mean())
-    spreads = float(a.std(ddof=1)), float(b.std(ddof=1))
-    return Figures(len(a), float(a.mean()), float(b.mean()), difference, *spreads, -1.0, -0.5, -1.0, -0.5)
+    spread_a = float(a.std(ddof=1))
+    spread_b = float(b.std(ddof=1))
+    interval = (-1.0, -0.5)
+    return Figures(len(a), float(a.mean()), float(b.mean()), difference, spread_a, spread_b, *interval, *interval)
 
 
 def judged_night(rng: np.random.Generator, effects: np.ndarray, level: Level = next_level) -> dict[str, float]:
     """Return what a night of judged changes kept; `effects` (TRIES,) move the loss, 0 for a change that is none."""
     former: list[Judgement] = []
-    kept_false = kept_gains = 0
+    kept_false = 0
+    kept_gains = 0
     loss = 0.0
     base = "base"
     base_losses = rng.normal(loss, 1, MOST_SEEDS)
@@ -76,14 +80,19 @@ def judged_night(rng: np.random.Generator, effects: np.ndarray, level: Level = n
         losses = rng.normal(loss + effect, 1, MOST_SEEDS)
         pair = Pair(base, candidate, base, candidate, "", "", 0, 0)
         if judge_change(former, pair, base_losses, losses, level).is_kept:
-            kept_gains += bool(effect < 0)
-            kept_false += bool(effect >= 0)
+            if effect < 0:
+                kept_gains += 1
+            else:
+                kept_false += 1
             base = candidate
             base_losses = losses
             loss += effect
+
+    # Each side was run once for each of its seeds.
     seeds_of = {}
     for judged in former:
-        seeds_of |= {name: judged.figures.seeds for name in (judged.pair.base, judged.pair.candidate)}
+        seeds_of[judged.pair.base] = judged.figures.seeds
+        seeds_of[judged.pair.candidate] = judged.figures.seeds
     return {"kept_false": kept_false, "kept_gains": kept_gains, "runs": sum(seeds_of.values())}
 
 
@@ -94,7 +103,8 @@ def spending_night(rng: np.random.Generator, effects: np.ndarray) -> dict[str, f
 
 def greedy_night(rng: np.random.Generator, effects: np.ndarray) -> dict[str, float]:
     """Return what the greedy rule kept."""
-    kept_false = kept_gains = 0
+    kept_false = 0
+    kept_gains = 0
     loss = 0.0
     best = rng.normal()
     for effect in effects:
@@ -102,8 +112,10 @@ def greedy_night(rng: np.random.Generator, effects: np.ndarray) -> dict[str, flo
         if measured < best:
             best = measured
             loss += effect
-            kept_gains += bool(effect < 0)
-            kept_false += bool(effect >= 0)
+            if effect < 0:
+                kept_gains += 1
+            else:
+                kept_false += 1
     return {"kept_false": kept_false, "kept_gains": kept_gains, "runs": len(effects) + 1}
 
 
@@ -117,12 +129,12 @@ def nights(night, count: int, num_gains: int, seed: int = 1) -> dict[str, float]
         found.append(night(rng, effects))
     false = np.array([each["kept_false"] for each in found])
     gains = np.array([each["kept_gains"] for each in found])
-    false_share = float(np.mean(false / np.maximum(1, false + gains)))
+    false_shares = false / np.maximum(1, false + gains)
     return {
         "nights": count,
         "nights_with_a_false_one": float(np.mean(false > 0)),
-        "false_share_of_kept": false_share,
-        "false_share_standard_error": float(np.std(false / np.maximum(1, false + gains)) / math.sqrt(count)),
+        "false_share_of_kept": float(np.mean(false_shares)),
+        "false_share_standard_error": float(np.std(false_shares) / math.sqrt(count)),
         "kept_false": float(false.mean()),
         "kept_gains": float(gains.mean()),
         "runs": float(np.mean([each["runs"] for each in found])),

@@ -53,13 +53,18 @@ class Block(nn.Module):
     def __init__(self, width: int, num_heads: int):
         super().__init__()
         self.num_heads = num_heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.ln_1 = nn.LayerNorm(width)
+        self.ln_2 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.shape
-        q, k, v = (part.view(B, T, self.num_heads, -1).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(C, 2))
+        q, k, v = self.qkv(self.ln_1(x)).split(C, dim=2)
+        q = q.view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, D)
+        k = k.view(B, T, self.num_heads, -1).transpose(1, 2)
+        v = v.view(B, T, self.num_heads, -1).transpose(1, 2)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
         return x + self.mlp(self.ln_2(x))
@@ -72,58 +77,70 @@ class GPT(nn.Module):
 
     def __init__(self, vocab_size: int, size: Size = CPU_SIZE):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab_size, size.width), nn.Embedding(size.block, size.width)
-        blocks = [Block(size.width, size.num_heads) for _ in range(size.num_layers)]
-        self.blocks, self.ln_f = nn.Sequential(*blocks), nn.LayerNorm(size.width)
+        self.wte = nn.Embedding(vocab_size, size.width)
+        self.wpe = nn.Embedding(size.block, size.width)
+        self.blocks = nn.Sequential(*(Block(size.width, size.num_heads) for _ in range(size.num_layers)))
+        self.ln_f = nn.LayerNorm(size.width)
+
+        # Layers that are added to the residual stream begin smaller.
         for name, weight in self.named_parameters():
-            if weight.ndim == 2:
-                residual = name.endswith(("proj.weight", "mlp.2.weight"))
-                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * size.num_layers) if residual else 0.02)
+            if name.endswith(("proj.weight", "mlp.2.weight")):
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * size.num_layers))
+            elif weight.ndim == 2:
+                nn.init.normal_(weight, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
-        return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        x = self.wte(ids) + self.wpe(positions)
+        x = self.ln_f(self.blocks(x))
+        return F.linear(x, self.wte.weight)
 
     def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Nats (B, S) of targets (B, S), which come after the last S of ids (B, T), as lm.model.score wants them."""
-        return F.cross_entropy(self(ids)[:, -targets.shape[1] :].transpose(1, 2), targets, reduction="none")
+        """Return the nats (B, S) of targets (B, S), which come after the last S of ids (B, T), for lm.model.score."""
+        logits = self(ids)[:, -targets.shape[1] :]
+        return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
 
 
 def get_batch(data: np.ndarray) -> tuple[Tensor, Tensor]:
-    """nanoGPT's: random blocks, row by row."""
-    ix = torch.randint(len(data) - BLOCK, (BATCH,))
-    x = torch.stack([torch.from_numpy((data[i : i + BLOCK]).astype(np.int64)) for i in ix])
-    y = torch.stack([torch.from_numpy((data[i + 1 : i + 1 + BLOCK]).astype(np.int64)) for i in ix])
-    return x, y
+    """Draw blocks at random, row by row, as nanoGPT does; return inputs and targets (B, T)."""
+    starts = torch.randint(len(data) - BLOCK, (BATCH,)).tolist()
+    blocks = np.stack([data[start : start + BLOCK + 1] for start in starts])
+    ids = torch.from_numpy(blocks.astype(np.int64))
+    return ids[:, :-1], ids[:, 1:]
 
 
 def learning_rate(step: int, progress: float) -> float:
-    """Warm-up by steps, then a cosine down to MIN_LR over the run's seconds; progress from 0 to 1."""
+    """Return the rate of a warm-up by steps, then of a cosine down to MIN_LR; progress of the run's seconds, 0 to 1."""
     if step < WARMUP_STEPS:
         return PEAK_LR * (step + 1) / WARMUP_STEPS
-    return MIN_LR + (PEAK_LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+    cosine = 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+    return MIN_LR + (PEAK_LR - MIN_LR) * cosine
 
 
 def bits_per_byte(model: GPT, validation: TokenFile) -> float:
-    """Over the whole file, in non-overlapping blocks, with the evaluation of lm.model.score."""
+    """Return the loss over the whole file, in non-overlapping blocks, with the evaluation of lm.model.score."""
     losses, _ = score_tokens(model, validation, BLOCK, BLOCK, 64, torch.float32)
-    return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
+    bits = float(losses.sum(dtype="float64")) / math.log(2)
+    return bits / validation.meta["utf8_bytes"]
 
 
 def train(train_file: TokenFile, validation: TokenFile, seconds: float, eval_every_s: float, seed: int) -> None:
     """Train for a number of seconds and print the curve; evaluations stop the clock."""
+    # Build the model and its optimizer; vectors have no weight decay.
     torch.manual_seed(seed)
     model = GPT(train_file.vocab_size)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     plain = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=BETAS)
+
     step = 0
     elapsed = 0.0
     next_eval = eval_every_s
     while elapsed < seconds:
+        # Take a step.
         start = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, elapsed / seconds)
@@ -135,10 +152,13 @@ def train(train_file: TokenFile, validation: TokenFile, seconds: float, eval_eve
         optimizer.zero_grad(set_to_none=True)
         step += 1
         elapsed += time.perf_counter() - start
+
+        # Print a point of the curve.
         if elapsed >= min(next_eval, seconds):
             next_eval += eval_every_s
-            point = {"seconds": elapsed, "tokens": step * BATCH * BLOCK}
-            print(json.dumps(point | {"bits_per_byte": bits_per_byte(model, validation)}), flush=True)
+            loss = bits_per_byte(model, validation)
+            point = {"seconds": elapsed, "tokens": step * BATCH * BLOCK, "bits_per_byte": loss}
+            print(json.dumps(point), flush=True)
 
 
 def main() -> None:
@@ -149,8 +169,9 @@ def main() -> None:
     parser.add_argument("--eval_every_s", type=float, default=15)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    files = (open_tokens(args.folder / f"{name}.bin") for name in ("train", "validation"))
-    train(*files, args.seconds, args.eval_every_s, args.seed)
+    train_file = open_tokens(args.folder / "train.bin")
+    validation = open_tokens(args.folder / "validation.bin")
+    train(train_file, validation, args.seconds, args.eval_every_s, args.seed)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ Writes results/speedrun.json.
 
 import argparse
 import dataclasses
+import functools
 import itertools
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -91,6 +93,7 @@ def machine_name() -> str:
 
 def make_step(folder: Path) -> tuple[Step, int]:
     """Build a training step from a prepared folder; return it and its tokens."""
+    # The model, as the stage `train` builds it.
     params = read_section(folder / "params.yaml", "train", TrainParams)
     name = read_section(folder / "params.yaml", "model.name", str)
     shape = read_section(folder / "presets.yaml", f"models.{name}", ModelParams)
@@ -102,11 +105,16 @@ def make_step(folder: Path) -> tuple[Step, int]:
     model.sampling_weights = sampling_weights(train.ids, train.vocab_size)
     if params.compile:
         model.compile()
+
+    # Its optimizers, and the first batch, which every step uses.
     dtype = machine.resolve_dtype(params.dtype, device)
-    texts = load_tokenizer(folder / "data" / "tokenizer").token_texts
-    ngrams = params.ngram_buckets and NgramEmbeddings(texts, train.vocab_size, params.ngram_buckets)
+    ngrams = None
+    if params.ngram_buckets:
+        texts = load_tokenizer(folder / "data" / "tokenizer").token_texts
+        ngrams = NgramEmbeddings(texts, train.vocab_size, params.ngram_buckets)
     state = TrainingState(model, build_optimizers(model, params, dtype, ngrams=ngrams))
-    batch = to_device(TokenWindows(train.ids, params.seq_len, params.batch_size, 1).buffer(0), device)
+    windows = TokenWindows(train.ids, params.seq_len, params.batch_size, 1)
+    batch = to_device(windows.buffer(0), device)
 
     def step() -> None:
         compute_gradients(state, batch, params, dtype)
@@ -116,6 +124,12 @@ def make_step(folder: Path) -> tuple[Step, int]:
     return step, params.batch_tokens
 
 
+def take_steps(step: Step) -> None:
+    """Take the steps of a turn."""
+    for _ in range(STEPS_OF_A_TURN):
+        step()
+
+
 def token_rates(folders: list[Path]) -> list[dict]:
     """Measure the tokens per second of each folder's recipe in turns; return median, min and max.
 
@@ -123,9 +137,10 @@ def token_rates(folders: list[Path]) -> list[dict]:
     speed relative to its round, times the median speed of the rounds.
     """
     steps = [make_step(folder) for folder in folders]
-    turns = {str(i): lambda step=step: [step() for _ in range(STEPS_OF_A_TURN)] for i, (step, _) in enumerate(steps)}
+    turns = {str(number): functools.partial(take_steps, step) for number, (step, _) in enumerate(steps)}
     seconds = np.array(list(interleave(turns, ROUNDS).values()))  # (recipes, rounds)
-    rates = STEPS_OF_A_TURN * np.array([[tokens] for _, tokens in steps]) / seconds
+    tokens_of_step = np.array([tokens for _, tokens in steps])
+    rates = STEPS_OF_A_TURN * tokens_of_step[:, None] / seconds
     round_rates = rates.mean(axis=0)
     medians = np.median(rates / round_rates, axis=1) * np.median(round_rates)
     return [
@@ -151,10 +166,17 @@ def record(folder: Path, args: argparse.Namespace) -> None:
     busy.append(busy_share())
     seconds = {row["recipe"]: [run["seconds"] for run in row["runs"]] for row in rows}
     write_results(
-        "speedrun", seconds=seconds, ours=recipes[-1].name, busy=busy,
-        budget_s=args.seconds, seeds=args.seeds, machine=machine_name(), threads=torch.get_num_threads(), rows=rows,
+        "speedrun",
+        seconds=seconds,
+        ours=recipes[-1].name,
+        busy=busy,
+        budget_s=args.seconds,
+        seeds=args.seeds,
+        machine=machine_name(),
+        threads=torch.get_num_threads(),
+        rows=rows,
         versions=versions("torch"),
-    )  # fmt: skip
+    )
 
 
 def recorded_rows(recipes: list[Recipe], args: argparse.Namespace) -> list[dict]:
@@ -163,21 +185,24 @@ def recorded_rows(recipes: list[Recipe], args: argparse.Namespace) -> list[dict]
     names = [each.name for each in recipes]
     recorded = [row["recipe"] for row in found["rows"]]
     if recorded != names[: len(recorded)] or len(recorded) == len(names):
-        sys.exit(
-            f"{RESULT} has the recipes {', '.join(recorded)}, needed: the first ones of {RECIPES.name}, and not all"
-        )
+        needed = f"they must be the first ones of {RECIPES.name}, and not all"
+        sys.exit(f"error: {RESULT}: has the recipes {', '.join(recorded)}; {needed}")
     if (found["budget_s"], found["seeds"]) != (args.seconds, args.seeds):
-        sys.exit(f"{RESULT} has {found['budget_s']:.0f} s and seeds {found['seeds']}, needed: --seconds and --seeds")
+        recorded_with = f"has {found['budget_s']:.0f} s and the seeds {found['seeds']}"
+        sys.exit(f"error: {RESULT}: {recorded_with}; give the same by --seconds and --seeds")
     return found["rows"]
 
 
 def train_recipes(folder: Path, recipes: list[Recipe], args: argparse.Namespace) -> list[dict]:
     """Train recipes in turns, and return a row for each, with its change from the one before."""
+    # Measure how many tokens fit into the time.
     folders = [prepare(folder / str(i), BEFORE_VALIDATION | each.values) for i, each in enumerate(recipes)]
     rows = [
         {"recipe": each.name, "tokens_per_s": rate, "tokens": int(args.seconds * rate["median"]), "runs": []}
         for each, rate in zip(recipes, token_rates(folders), strict=True)
     ]
+
+    # Train them, and compare each with the one before.
     for seed in args.seeds:
         for own, row in zip(folders, rows, strict=True):
             row["runs"].append(train(own, row["tokens"], seed))
@@ -185,7 +210,8 @@ def train_recipes(folder: Path, recipes: list[Recipe], args: argparse.Namespace)
     for before, row in itertools.pairwise(rows):
         row["change"] = welch(losses(before), losses(row))._asdict()
     for row in rows:
-        row |= {"bits_per_byte": float(losses(row).mean()), "tokens": row["runs"][0]["tokens"]}
+        row["bits_per_byte"] = float(losses(row).mean())
+        row["tokens"] = row["runs"][0]["tokens"]  # of whole steps
     return rows
 
 
@@ -200,12 +226,11 @@ def try_once(folder: Path, args: argparse.Namespace) -> None:
     folder = prepare(folder / "own", values)
     (rate,) = token_rates([folder])
     runs = [train(folder, int(args.seconds * rate["median"]), seed) for seed in args.seeds]
-    loss = sum(run["bits_per_byte"] for run in runs) / len(runs)
     for run in runs:
-        print(f"seed {run['seed']}: {run['bits_per_byte']:.4f} bits per byte, {run['tokens']:,} tokens "
-              f"in {run['seconds']:.0f} s")  # fmt: skip
-    for line in rank(loss, args.seconds):
-        print(line)
+        loss = f"{run['bits_per_byte']:.4f} bits per byte"
+        print(f"seed {run['seed']}: {loss}, {run['tokens']:,} tokens in {run['seconds']:.0f} s")
+    mean_loss = statistics.mean(run["bits_per_byte"] for run in runs)
+    print("\n".join(rank(mean_loss, args.seconds)))
 
 
 def rank(loss: float, seconds: float) -> list[str]:
@@ -227,7 +252,10 @@ def main() -> None:
     machine.keep_freed_memory()
     print(f"{machine_name()}; numerics fast", flush=True)
     with tempfile.TemporaryDirectory(prefix="speedrun-") as name:
-        (record if args.record or args.append else try_once)(Path(name), args)
+        if args.record or args.append:
+            record(Path(name), args)
+        else:
+            try_once(Path(name), args)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import torch
 import yaml
 
 from harness import busy_share, change_params, read_values, run_stage, stage_folder, versions, write_results
+from lm.core.files import read_json
 from lm.core.params import read_section
 from lm.model import machine
 from lm.model.score import score_tokens
@@ -55,10 +56,12 @@ def prepare(folder: Path, values: dict) -> Path:
 
 
 def run_reference(folder: Path, seconds: float, eval_every_s: float, seed: int) -> list[dict]:
-    """The curve of nanoGPT's recipe: seconds, tokens, bits_per_byte."""
-    command = [sys.executable, Path(__file__).with_name("reference_gpt.py"), folder / "data" / "processed_datasets"]
-    options = ["--seconds", seconds, "--eval_every_s", eval_every_s, "--seed", seed]
-    done = subprocess.run([*map(str, command + options)], stdout=subprocess.PIPE, text=True, check=True)
+    """Train nanoGPT's recipe; return its curve: seconds, tokens, bits_per_byte."""
+    script = Path(__file__).with_name("reference_gpt.py")
+    data = folder / "data" / "processed_datasets"
+    options = ["--seconds", str(seconds), "--eval_every_s", str(eval_every_s), "--seed", str(seed)]
+    command = [sys.executable, script, data, *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -68,47 +71,61 @@ def run_ours(folder: Path, tokens: int, seed: int) -> dict:
     The stage's clock includes its validations; they are reduced to one window before the first step,
     which is subtracted, and one after the last, which is not.
     """
+    # Train whole steps.
     section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
-    tokens = max(1, tokens // section["batch_tokens"]) * section["batch_tokens"]
-    values = {"seed": seed, "max_tokens": tokens, "eval_every_tokens": tokens, "eval_tokens": section["seq_len"]}
-    change_params(folder, {f"train.{name}": value for name, value in values.items()})
+    num_steps = max(1, tokens // section["batch_tokens"])
+    tokens = num_steps * section["batch_tokens"]
+    values = {
+        "train.seed": seed,
+        "train.max_tokens": tokens,
+        "train.eval_every_tokens": tokens,
+        "train.eval_tokens": section["seq_len"],
+    }
+    change_params(folder, values)
     used = run_stage(folder, "train")
-    run = json.loads((folder / "data" / "models" / "model.json").read_text())["fingerprint"]
-    timing = json.loads((folder / ".runs" / run / "timing.json").read_text())
-    rows = list(zip(timing["tokens"], timing["seconds"], strict=True))
-    assert rows[-1][0] == tokens, f"{rows[-1][0]} tokens trained, {tokens} wanted"
-    return {"seconds": rows[-1][1] - rows[0][1], "tokens": tokens, "peak_rss_gib": used["peak_rss_gib"]}
+
+    # Read its clock.
+    run = read_json(folder / "data" / "models" / "model.json")["fingerprint"]
+    timing = read_json(folder / ".runs" / run / "timing.json")
+    trained = timing["tokens"][-1]
+    assert trained == tokens, f"{trained} tokens trained, {tokens} wanted"
+    seconds = timing["seconds"][-1] - timing["seconds"][0]
+    return {"seconds": seconds, "tokens": tokens, "peak_rss_gib": used["peak_rss_gib"]}
 
 
 def bits_per_byte(folder: Path) -> float:
-    """Of the trained model over the whole validation file, in non-overlapping windows of train.seq_len."""
+    """Return the loss of the trained model over the whole validation file, in non-overlapping windows."""
     device = torch.device("cpu")
     model, record = load_trained(folder / "data" / "models", device)
     validation = open_tokens(folder / "data" / "processed_datasets" / "validation.bin")
     seq_len = record["seq_len"]
     dtype = machine.resolve_dtype(read_section(folder / "params.yaml", "train.dtype", str), device)
     losses, _ = score_tokens(model, validation, seq_len, seq_len, 32, dtype)
-    return float(losses.sum(dtype="float64")) / math.log(2) / validation.meta["utf8_bytes"]
+    bits = float(losses.sum(dtype="float64")) / math.log(2)
+    return bits / validation.meta["utf8_bytes"]
 
 
 def curve_of_ours(folder: Path, budgets: list[float], seed: int) -> list[dict]:
-    """One run for each budget of seconds, from the shortest on; a few seconds measure the speed first."""
+    """Train once for each budget of seconds, from the shortest on; a few steps measure the speed first."""
     section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
     trial = run_ours(folder, TRIAL_STEPS * section["batch_tokens"], seed)
+    tokens_per_s = trial["tokens"] / trial["seconds"]
     points = []
-    speed = trial["tokens"] / trial["seconds"]
     for budget in sorted(budgets):
-        point = {"budget_s": budget, **run_ours(folder, int(budget * MARGIN * speed), seed)}
-        point["bits_per_byte"] = bits_per_byte(folder)
+        run = run_ours(folder, int(budget * MARGIN * tokens_per_s), seed)
+        point = {"budget_s": budget, **run, "bits_per_byte": bits_per_byte(folder)}
         points.append(point)
-        speed = point["tokens"] / point["seconds"]
+        tokens_per_s = run["tokens"] / run["seconds"]
         print(f"ours, seed {seed}: {point}", flush=True)
     return points
 
 
 def seconds_to(target: float, curve: list[dict]) -> float | None:
     """Return the training seconds of the smallest budget whose run is at or below the target, or None."""
-    return next((point["seconds"] for point in curve if point["bits_per_byte"] <= target), None)
+    for point in curve:
+        if point["bits_per_byte"] <= target:
+            return point["seconds"]
+    return None
 
 
 def run_seed(reference: Path, ours: Path, args: argparse.Namespace, seed: int) -> dict:
@@ -130,16 +147,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="time-to-loss-") as name:
         reference = prepare(Path(name) / "reference", {"tokenizers.bpe.vocab_size": REFERENCE_VOCAB_SIZE})
         ours = prepare(Path(name) / "ours", {"train.numerics": "fast", **read_values(args.set)})
-        params, presets = (yaml.safe_load((ours / name).read_text()) for name in ("params.yaml", "presets.yaml"))
+        params = yaml.safe_load((ours / "params.yaml").read_text())
+        presets = yaml.safe_load((ours / "presets.yaml").read_text())
         for seed in args.seeds:
             runs.append(run_seed(reference, ours, args, seed))
             busy.append(busy_share())
     reached = [run["seconds_to_target"] for run in runs if None not in run["seconds_to_target"].values()]
     write_results(
-        "time_to_loss", seconds={name: [run[name] for run in reached] for name in ("ours", "reference")},
-        ours="ours", busy=busy, budgets_s=args.budgets, reference_s=args.reference_s, runs=runs, train=params["train"],
-        model=presets["models"][params["model"]["name"]], threads=torch.get_num_threads(), versions=versions("torch"),
-    )  # fmt: skip
+        "time_to_loss",
+        seconds={name: [run[name] for run in reached] for name in ("ours", "reference")},
+        ours="ours",
+        busy=busy,
+        budgets_s=args.budgets,
+        reference_s=args.reference_s,
+        runs=runs,
+        train=params["train"],
+        model=presets["models"][params["model"]["name"]],
+        threads=torch.get_num_threads(),
+        versions=versions("torch"),
+    )
 
 
 if __name__ == "__main__":
