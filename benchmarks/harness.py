@@ -36,10 +36,16 @@ def hardware() -> dict:
     """Return the processor, cores that this process may use, memory in GiB, system, Python."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    name = "{model name} (family {cpu family}, model {model})"  # "AMD EPYC" alone is several
+    found = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        found[key.strip()] = value.strip()
+    if "cpu family" in found:  # "AMD EPYC" alone is several
+        processor = "{model name} (family {cpu family}, model {model})".format_map(found)
+    else:
+        processor = platform.processor()
     return {
-        "processor": name.format_map(found) if "cpu family" in found else platform.processor(),
+        "processor": processor,
         "architecture": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -94,11 +100,12 @@ def summary(values: list[float]) -> dict[str, float]:
 
 def ratios(seconds: dict[str, list[float]], ours: str) -> dict[str, dict[str, float]]:
     """Return how many times longer each peer takes than `ours` within a round: median, min and max."""
-    return {
-        name: summary([peer / own for peer, own in zip(times, seconds[ours], strict=False)])
-        for name, times in seconds.items()
-        if name != ours
-    }
+    found = {}
+    for name, times in seconds.items():
+        if name != ours:
+            # A slow peer runs in the first rounds only.
+            found[name] = summary([peer / own for peer, own in zip(times, seconds[ours], strict=False)])
+    return found
 
 
 def write_results(name: str, *, seconds: dict[str, list[float]], ours: str, busy: list[float], **details) -> None:
@@ -110,9 +117,17 @@ def write_results(name: str, *, seconds: dict[str, list[float]], ours: str, busy
     idle = max(busy) <= IDLE_SHARE
     if not idle:
         print(f"warning: others used {max(busy):.0%} of the machine; measure again when it is idle", file=sys.stderr)
-    found = {"benchmark": name, "hardware": hardware(), "idle": idle, "busy_shares": busy, **details}
-    times = {"seconds": seconds, "ours": ours, "times_longer_than_ours": ratios(seconds, ours)}
-    write_json(RESULTS / f"{name}.json", found | times)
+    found = {
+        "benchmark": name,
+        "hardware": hardware(),
+        "idle": idle,
+        "busy_shares": busy,
+        **details,
+        "seconds": seconds,
+        "ours": ours,
+        "times_longer_than_ours": ratios(seconds, ours),
+    }
+    write_json(RESULTS / f"{name}.json", found)
 
 
 # A stage of the pipeline by itself, in a folder that holds links to the code and copies of the parameter files.
@@ -174,17 +189,29 @@ def change_params(folder: Path, values: dict) -> None:
 
 def read_values(texts: list[str]) -> dict:
     """Return the parameters of `--set NAME=VALUE …`."""
-    return {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in texts)}
+    values = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        values[name] = yaml.safe_load(value)
+    return values
 
 
 def run_stage(folder: Path, stage: str) -> dict[str, float]:
     """Run the stage's command of dvc.yaml in `folder`; return its seconds and its peak of resident memory."""
-    command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["cmd"]
-    command = command if isinstance(command, str) else command[-1]  # the first one checks parameters
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
     start = time.perf_counter()
-    peak_mb = run_measured([sys.executable, *shlex.split(command)[1:]], folder / f"{stage}.log", folder, environment)
-    return {"seconds": round(time.perf_counter() - start, 2), "peak_rss_gib": round(peak_mb * 1e6 / 2**30, 3)}
+    peak_mb = run_measured(command_of(stage), folder / f"{stage}.log", folder, environment)
+    seconds = time.perf_counter() - start
+    return {"seconds": round(seconds, 2), "peak_rss_gib": round(peak_mb * 1e6 / 2**30, 3)}
+
+
+def command_of(stage: str) -> list[str]:
+    """Return the words of the stage's command of dvc.yaml, with this Python."""
+    command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["cmd"]
+    if isinstance(command, list):
+        command = command[-1]  # the first one checks parameters
+    _, *arguments = shlex.split(command)
+    return [sys.executable, *arguments]
 
 
 _MEASURE = """
@@ -208,4 +235,5 @@ def run_measured(command: list[str], log: Path, cwd: Path, environment: dict[str
         done = subprocess.run(between, stdout=file, cwd=cwd, env=environment)
     if done.returncode:
         raise RuntimeError(f"{command} ended with {done.returncode}:\n{log.read_text()[-2000:]}")
-    return round(int(peak.read_text()) * (1 if sys.platform == "darwin" else 1024) / 1e6)
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    return round(int(peak.read_text()) * unit_bytes / 1e6)

@@ -46,20 +46,25 @@ FILES: dict[str, dict[str, typing.Any]] = {  # name → type; NAME is that of a 
 
 def parameters(file: str) -> list[tuple[str, str, str, str]]:
     """Return for each parameter of a file its name, its type, its value or that of each preset, and its meaning."""
+    # Gather the places that have a parameter, such as the presets.
     comments = comments_of(file)
-    rows = {}
-    for name, path, kind, wanted, value in leaves(read_yaml(ROOT / file), FILES[file]):
-        row = rows.setdefault(name, {"type": in_words(wanted), "kinds": {}, "values": [], "meanings": []})
-        row["kinds"] |= {kind: None} if kind else {}
-        row["values"].append(show(value))
-        row["meanings"] += [comments[path]] if path in comments else []
-    if unknown := [name for name, row in rows.items() if not row["meanings"]]:
-        sys.exit(f"error: {file}: {', '.join(unknown)}: without a comment; write one that says what it means")
-    for name, row in rows.items():  # of all models, but of sources each value once: too many have the same
-        is_long = len(set(row["values"])) == 1 or not name.startswith("models")
-        row["values"] = " / ".join(dict.fromkeys(row["values"]) if is_long else row["values"])
-        row["name"] = f"`{name}`" + (f" ({', '.join(row['kinds'])})" if row["kinds"] else "")
-    return [(row["name"], row["type"], row["values"], row["meanings"][0]) for row in rows.values()]
+    places: dict[str, list[Place]] = {}
+    for place in leaves(read_yaml(ROOT / file), FILES[file]):
+        places.setdefault(place.name, []).append(place)
+
+    rows = []
+    for name, own in places.items():
+        meanings = [comments[place.path] for place in own if place.path in comments]
+        if not meanings:
+            sys.exit(f"error: {file}: {name}: without a comment; write one that says what it means")
+        kinds = list(dict.fromkeys(place.kind for place in own if place.kind))
+        heading = f"`{name}` ({', '.join(kinds)})" if kinds else f"`{name}`"
+        values = [show(place.value) for place in own]
+        # Of models the value of each; of sources each value once, because too many have the same.
+        if not name.startswith("models") or len(set(values)) == 1:
+            values = list(dict.fromkeys(values))
+        rows.append((heading, in_words(own[0].type), " / ".join(values), meanings[0]))
+    return rows
 
 
 def comments_of(file: str) -> dict[str, str]:
@@ -74,24 +79,42 @@ def comments_of(file: str) -> dict[str, str]:
     return comments
 
 
-def leaves(value, wanted, name="", path="", kind="") -> Iterator[tuple[str, str, str, typing.Any, typing.Any]]:
-    """Yield name (NAME for that of a preset), path, kind, type and value of each parameter below `value`."""
+class Place(typing.NamedTuple):
+    """Where a parameter has a value."""
+
+    name: str  # with NAME for that of a preset
+    path: str  # of the keys in the file
+    kind: str  # of the section that has it, "" if there are no kinds
+    type: typing.Any
+    value: typing.Any
+
+
+def leaves(value, wanted, name="", path="", kind="") -> Iterator[Place]:
+    """Yield each parameter below `value`, which is of the type `wanted`."""
     sections = [each for each in (wanted, *typing.get_args(wanted)) if dataclasses.is_dataclass(each)]
     is_section = isinstance(value, dict) and (sections or isinstance(wanted, dict))
     if not is_section or type(None) in typing.get_args(wanted):
-        yield name, path, kind, wanted, value
+        yield Place(name, path, kind, wanted, value)
     if not is_section:
         return
     if isinstance(wanted, dict):
         types = wanted
     else:
-        every = [typing.get_type_hints(section, include_extras=True) for section in sections]
         kind = value.get("kind", kind)
-        types = next(each for each in every if "kind" not in each or kind in typing.get_args(each["kind"]))
+        types = fields_of(sections, kind)
     for key, below in value.items():
         own = key if key in types else "NAME"
         if own in types and key != "kind":
             yield from leaves(below, types[own], f"{name}.{own}".strip("."), f"{path}.{key}".strip("."), kind)
+
+
+def fields_of(sections: list[type], kind: str) -> dict[str, typing.Any]:
+    """Return name → type of the fields of the first section that is of a kind, or that has no kinds."""
+    for section in sections:
+        fields = typing.get_type_hints(section, include_extras=True)
+        if "kind" not in fields or kind in typing.get_args(fields["kind"]):
+            return fields
+    raise ValueError(f"no section is of the kind {kind}: {sections}")
 
 
 def in_words(wanted) -> str:
@@ -101,7 +124,9 @@ def in_words(wanted) -> str:
     if origin is typing.Annotated:
         words = in_words(members[0])
         requirement = members[1].requirement
-        return f"{words.removesuffix(' or null') if 'null' in requirement else words}, {requirement}"
+        if "null" in requirement:
+            words = words.removesuffix(" or null")
+        return f"{words}, {requirement}"
     if origin is typing.Literal:
         return ", ".join(f"`{each}`" for each in members)
     if type(None) in members:
@@ -114,8 +139,12 @@ def in_words(wanted) -> str:
 
 def show(value) -> str:
     """Return a value as YAML writes it, with at most 20 characters; a list or a mapping with content is not shown."""
+    if value and isinstance(value, list | dict):
+        return "…"
     text = json.dumps(value, ensure_ascii=False).strip('"')
-    return "…" if value and isinstance(value, list | dict) else f"`{text if len(text) <= 20 else text[:12] + '…'}`"
+    if len(text) > 20:
+        text = text[:12] + "…"
+    return f"`{text}`"
 
 
 class Command(typing.NamedTuple):
@@ -170,5 +199,6 @@ def arguments(parser: argparse.ArgumentParser) -> dict[tuple[str, str], list[str
             name = max(action.option_strings, key=len, default=action.metavar or action.dest)
             choices = f" {'|'.join(action.choices)}" if action.choices else ""
             needed = " (required)" if action.option_strings and action.required else ""
-            found[f"`{name}{choices}`{needed}", parser._get_formatter()._expand_help(action)] = []
+            meaning = parser._get_formatter()._expand_help(action)
+            found[f"`{name}{choices}`{needed}", meaning] = []
     return found

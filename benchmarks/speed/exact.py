@@ -75,12 +75,16 @@ def main() -> None:
         model.sampling_weights = sampling_weights(train.ids, model.config.vocab_size)
         models[numerics] = model
     windows = TokenWindows(train.ids, params.seq_len, params.batch_size, params.seed)
-    x, y = (torch.from_numpy(ids.astype(np.int64)) for ids in windows.batch(0))
+    inputs, targets = windows.batch(0)
+    x = torch.from_numpy(inputs.astype(np.int64))
+    y = torch.from_numpy(targets.astype(np.int64))
     draws = uniform_draws(0, params)
 
     # What both compute. The first call compiles the loops.
     gradients = {numerics: take_step(model, x, y, draws) for numerics, model in models.items()}
-    gradient_differences = [relative_difference(gradients["exact"][name], g) for name, g in gradients["fast"].items()]
+    gradient_differences = [
+        relative_difference(gradients["exact"][name], gradient) for name, gradient in gradients["fast"].items()
+    ]
     losses = {numerics: score(model, validation, params.seq_len) for numerics, model in models.items()}
     loss_differences = losses["exact"] - losses["fast"]
 
@@ -96,7 +100,8 @@ def main() -> None:
     busy = [busy_share()]
     seconds = {}
     times_longer = {}
-    for name, case, rounds in (("step", step, args.rounds), ("validation", validate, args.rounds // 3 or 1)):
+    rounds_of_validation = max(1, args.rounds // 3)
+    for name, case, rounds in (("step", step, args.rounds), ("validation", validate, rounds_of_validation)):
         for threads in THREADS:
             cases = {numerics: functools.partial(case, numerics, threads) for numerics in ("fast", "exact")}
             found = interleave(cases, rounds)

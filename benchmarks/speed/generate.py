@@ -42,9 +42,16 @@ def main() -> None:
     seconds = interleave({"cached": lambda: sample(True), "not": lambda: sample(False)}, args.rounds)
     busy.append(busy_share())
     write_results(
-        "generate", seconds=seconds, ours="cached", busy=busy, model=args.model, new_tokens=args.new_tokens,
-        parameters=count_parameters(config)["total"], threads=torch.get_num_threads(), versions=versions("torch"),
-    )  # fmt: skip
+        "generate",
+        seconds=seconds,
+        ours="cached",
+        busy=busy,
+        model=args.model,
+        new_tokens=args.new_tokens,
+        parameters=count_parameters(config)["total"],
+        threads=torch.get_num_threads(),
+        versions=versions("torch"),
+    )
 
 
 if __name__ == "__main__":

@@ -302,7 +302,8 @@ def main() -> None:
     device = machine.pick_device()
     if device.type == "cpu" and not args.quick:
         parser.error(f"torch {torch.__version__} finds no GPU; --quick runs on the CPU")
-    cases, num_steps = (QUICK_CASES, QUICK_STEPS) if args.quick else (CASES, NUM_STEPS)
+    cases = QUICK_CASES if args.quick else CASES
+    num_steps = QUICK_STEPS if args.quick else NUM_STEPS
     found = {
         "device": machine.device_name(device),
         "hardware": hardware(),

@@ -8,12 +8,13 @@ its memory. A peer whose package is absent (requirements/bench.txt) is left out.
 """
 
 import argparse
+import functools
 import hashlib
 import importlib.util
 import itertools
 import json
+import math
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -22,12 +23,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
-import yaml
 
 from harness import (
     ROOT,
     busy_share,
     change_params,
+    command_of,
     interleave,
     run_measured,
     stage_folder,
@@ -62,10 +63,13 @@ def encoding_of(folder: str):
     import tiktoken
 
     tokenizer = load_tokenizer(folder)
-    specials = {EOT_NAME: tokenizer.eot_id}
-    pattern = tokenizer.meta["pattern"]
-    ranks = tokenizer.ranks
-    return tiktoken.Encoding("peer", pat_str=pattern, mergeable_ranks=ranks, special_tokens=specials), tokenizer.eot_id
+    encoding = tiktoken.Encoding(
+        "peer",
+        pat_str=tokenizer.meta["pattern"],
+        mergeable_ranks=tokenizer.ranks,
+        special_tokens={EOT_NAME: tokenizer.eot_id},
+    )
+    return encoding, tokenizer.eot_id
 
 
 def load_files(files: list[str], out: Path):
@@ -115,13 +119,21 @@ def map_batches(files: list[str], tokenizer: str, out: Path, rows_of: Callable) 
     encoding, eot_id = encoding_of(tokenizer)
 
     def process(batch):
-        parts = [np.append(encoding.encode_to_numpy(text, disallowed_special=()), eot_id) for text in batch["text"]]
-        return {"ids": rows_of([part.astype(np.uint16) for part in parts])}
+        documents = []
+        for text in batch["text"]:
+            ids = np.append(encoding.encode_to_numpy(text, disallowed_special=()), eot_id)
+            documents.append(ids.astype(np.uint16))
+        return {"ids": rows_of(documents)}
 
     dataset = load_files(files, out)
-    features = datasets.Features({"ids": datasets.List(datasets.Value("uint16"))})
-    options = {"batched": True, "num_proc": PROCESSES, "features": features}
-    dataset = dataset.map(process, remove_columns=dataset.column_names, **options).with_format("numpy", dtype=np.uint16)
+    dataset = dataset.map(
+        process,
+        batched=True,
+        num_proc=PROCESSES,
+        remove_columns=dataset.column_names,
+        features=datasets.Features({"ids": datasets.List(datasets.Value("uint16"))}),
+    )
+    dataset = dataset.with_format("numpy", dtype=np.uint16)
     with open(out / "train.bin", "wb") as file:
         for batch in dataset.iter(1000):
             file.write(np.concatenate(batch["ids"]).data)
@@ -172,12 +184,17 @@ def stream_of(peer: str, out: Path) -> Iterator[np.ndarray]:
         for path in sorted((out / "tokens").glob("*.ds")):
             yield np.fromfile(path, np.uint16)
     elif peer == "litdata":
-        for path in sorted((out / "tokens").glob("*.bin"), key=lambda path: [int(n) for n in path.stem.split("-")[1:]]):
-            num_items = int(np.fromfile(path, np.uint32, count=1)[0])
-            offsets = np.fromfile(path, np.uint32, count=num_items + 2)[1:]
-            yield np.fromfile(path, np.uint16, offset=int(offsets[0]))
+        for path in sorted((out / "tokens").glob("*.bin"), key=chunk_numbers):
+            # Its header: the number of items, and where each of them begins.
+            _, first_offset = np.fromfile(path, np.uint32, count=2)
+            yield np.fromfile(path, np.uint16, offset=int(first_offset))
     else:
         yield np.fromfile(out / "train.bin", np.uint16)
+
+
+def chunk_numbers(path: Path) -> list[int]:
+    """Return the numbers in the name of a file of litdata: chunk-WORKER-NUMBER.bin."""
+    return [int(number) for number in path.stem.split("-")[1:]]
 
 
 # The measurement.
@@ -196,23 +213,30 @@ class Cases:
     """The ways to tokenize one text of stories, each into a folder of its own below `work`."""
 
     def __init__(self, work: Path, tokenizer: Path, megabytes: float):
-        raw = work / "raw"
+        self.work = work
+        self.tokenizer = tokenizer
+        self.peak_mb = {}
         sample = list(itertools.islice(iter_stories(seed=1), STORIES_PER_BATCH))
-        num_documents = int(megabytes * 1e6 * len(sample) / sum(map(len, sample)))
+        mean_chars = sum(map(len, sample)) / len(sample)
+        num_documents = int(megabytes * 1e6 / mean_chars)
+
+        # The text as the stage reads it.
+        raw = work / "raw"
         raw.mkdir(parents=True)
         entry = write_split(raw, "train", story_rows(num_documents), ["stories"])
         write_manifest(raw, "stories", {"stories": {}}, {"train": entry}, {})
+        self.utf8_bytes = entry["utf8_bytes"]
+
+        # The same documents in the files of the peers.
         self.files = []
-        per_file = -(-num_documents // NUM_FILES)
+        per_file = math.ceil(num_documents / NUM_FILES)
         stories = iter_stories(seed=1)
         for begin in range(0, num_documents, per_file):
             path = work / "files" / f"{begin:09d}.parquet"
             write_documents(path, itertools.islice(stories, min(per_file, num_documents - begin)))
             self.files.append(str(path))
-        self.utf8_bytes = entry["utf8_bytes"]
-        self.work = work
-        self.tokenizer = tokenizer
-        self.peak_mb = {}
+
+        # The folder of the stage.
         self.stage = stage_folder(work / "stage")
         whole = {"split": "train", "start_char": 0, "num_chars": None}
         change_params(self.stage, {"data.source": "benchmark", "sources.benchmark.train": whole})
@@ -223,8 +247,7 @@ class Cases:
     def ours(self) -> None:
         """Run the stage's own command."""
         self.bin.unlink(missing_ok=True)
-        command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["tokenize_train"]["cmd"][-1]
-        self._run("ours", *shlex.split(command)[1:])
+        self._run("ours", command_of("tokenize_train"))
 
     def peer(self, name: str) -> None:
         """Run a peer, without what it left behind before."""
@@ -232,27 +255,27 @@ class Cases:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         write_json(out / "task.json", {"files": self.files, "tokenizer": str(self.tokenizer)})
-        self._run(name, __file__, "--worker", name, str(out))
+        self._run(name, [sys.executable, __file__, "--worker", name, str(out)])
 
-    def _run(self, name: str, *arguments: str) -> None:
-        """Run Python in the stage's folder and note the most memory that one of its processes took."""
+    def _run(self, name: str, command: list[str]) -> None:
+        """Run a command in the stage's folder and note the most memory that one of its processes took."""
         environment = os.environ | {"PYTHONPATH": f"{ROOT}/src:{ROOT}/benchmarks", "HF_HUB_OFFLINE": "1"}
-        peak_mb = run_measured([sys.executable, *arguments], self.work / f"{name}.log", self.stage, environment)
+        peak_mb = run_measured(command, self.work / f"{name}.log", self.stage, environment)
         self.peak_mb[name] = max(self.peak_mb.get(name, 0), peak_mb)
 
     def all(self, peers: Iterable[str]) -> dict[str, Callable[[], None]]:
         """Return by name what runs a case."""
-        return {"ours": self.ours} | {name: lambda name=name: self.peer(name) for name in peers}
+        return {"ours": self.ours} | {name: functools.partial(self.peer, name) for name in peers}
 
     def digest(self, names: Iterable[str]) -> str:
         """Return the one SHA-256 of the ids that all cases wrote last; end the benchmark if there are several."""
-        digests = {}
+        found = {}
         for name in names:
-            digests[name] = hashlib.sha256()
             stream = [np.fromfile(self.bin, np.uint16)] if name == "ours" else stream_of(name, self.work / name)
+            digest = hashlib.sha256()
             for ids in stream:
-                digests[name].update(ids)
-        found = {name: digest.hexdigest() for name, digest in digests.items()}
+                digest.update(ids)
+            found[name] = digest.hexdigest()
         if len(set(found.values())) != 1:
             sys.exit(f"error: the ids differ: {json.dumps(found, indent=1)}")
         return found["ours"]
@@ -264,16 +287,22 @@ def measure(args: argparse.Namespace, work: Path) -> None:
     tokenizer = work / "tokenizer"
     tokenizer.mkdir()
     write_byte_level(tokenizer, download_ranks("gpt2"), "tiktoken", encoding="gpt2")
+
+    # Compare the ids of all on a little text.
     check = Cases(work / "check", tokenizer, CHECK_MEGABYTES)
     for run in check.all(peers).values():
         run()
     check.digest(["ours", *peers])
+
+    # Time them in turns.
     cases = Cases(work / "cases", tokenizer, args.megabytes)
     busy = [busy_share()]
     seconds = interleave(cases.all(peers), args.rounds, fewer=dict.fromkeys(SLOW, 1))
     busy.append(busy_share())
     sha256 = cases.digest(seconds)
     megabytes = cases.utf8_bytes / 1e6
+
+    # Run the stage alone on ever more text.
     memory = []
     for size in args.memory_megabytes:
         alone = Cases(work / f"memory-{size}", tokenizer, size)
@@ -281,12 +310,18 @@ def measure(args: argparse.Namespace, work: Path) -> None:
         memory.append({"text_mb": round(alone.utf8_bytes / 1e6, 1), "peak_mb_of_a_process": alone.peak_mb["ours"]})
         shutil.rmtree(alone.work)
     write_results(
-        args.name, seconds=seconds, ours="ours", busy=busy, text={"name": "stories", "utf8_bytes": cases.utf8_bytes},
-        vocab_size=load_tokenizer(tokenizer).vocab_size, sha256_of_all_ids=sha256,
+        args.name,
+        seconds=seconds,
+        ours="ours",
+        busy=busy,
+        text={"name": "stories", "utf8_bytes": cases.utf8_bytes},
+        vocab_size=load_tokenizer(tokenizer).vocab_size,
+        sha256_of_all_ids=sha256,
         versions=versions("gigatoken", "tiktoken", "tokenizers", "datasets", *NEEDS, "pyarrow", "numpy"),
         mb_per_s={name: summary([megabytes / s for s in times]) for name, times in seconds.items()},
-        peak_mb_of_a_process=cases.peak_mb, memory_of_ours=memory,
-    )  # fmt: skip
+        peak_mb_of_a_process=cases.peak_mb,
+        memory_of_ours=memory,
+    )
 
 
 def main() -> None:

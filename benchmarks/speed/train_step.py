@@ -53,10 +53,20 @@ from tools.common.hugging_face import hugging_face_config, to_hugging_face
 GPT2_VOCAB_SIZE = 50_257
 GEMMA_VOCAB_SIZE = 262_144
 SMALL_SHAPE = {  # nanoGPT's 6 layers of width 384, as Gemma 3: 29.9 M parameters
-    "n_layer": 6, "n_head": 6, "n_kv_head": 6, "head_dim": 64, "d_model": 384, "d_ff": 1024, "sliding_window": 1024,
-    "full_attention_every": 1, "rope_base_local": 10000.0, "rope_base_global": 10000.0, "query_pre_attn_scalar": 64,
-    "norm_eps": 1e-6, "max_seq_len": 1024,
-}  # fmt: skip
+    "n_layer": 6,
+    "n_head": 6,
+    "n_kv_head": 6,
+    "head_dim": 64,
+    "d_model": 384,
+    "d_ff": 1024,
+    "sliding_window": 1024,
+    "full_attention_every": 1,
+    "rope_base_local": 10000.0,
+    "rope_base_global": 10000.0,
+    "query_pre_attn_scalar": 64,
+    "norm_eps": 1e-6,
+    "max_seq_len": 1024,
+}
 TINY_SHAPE = {"n_layer": 2, "n_head": 4, "n_kv_head": 2, "head_dim": 16, "d_model": 64, "d_ff": 128, "vocab_size": 2000}
 LOSS_TOLERANCE = 0.01  # nats, between formats and implementations
 
@@ -117,6 +127,13 @@ def build(case: Case, config: ModelConfig, device: torch.device) -> nn.Module:
     return torch.compile(theirs) if case.compiled else theirs
 
 
+def mean_loss(model: nn.Module, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean nats of targets (B, T) after ids (B, T)."""
+    if isinstance(model, Gemma3Model):
+        return model.loss(ids, targets)
+    return model(input_ids=ids, labels=targets, shift_labels=targets, use_cache=False).loss
+
+
 def work(case: Case, shape: dict, batch: tuple[int, int], steps: int, device: torch.device) -> None:
     """Take two steps and print the loss of the first; then, for each line read, `steps` steps and the memory so far."""
     if case.keep_freed_memory:
@@ -126,12 +143,12 @@ def work(case: Case, shape: dict, batch: tuple[int, int], steps: int, device: to
     model = build(case, config, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     ids = np.random.default_rng(1).integers(config.vocab_size, size=(batch[0], batch[1] + 1))
-    x, y = (torch.from_numpy(part.copy()).to(device) for part in (ids[:, :-1], ids[:, 1:]))
+    x = torch.from_numpy(ids[:, :-1].copy()).to(device)
+    y = torch.from_numpy(ids[:, 1:].copy()).to(device)
 
     def step() -> torch.Tensor:
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            own = isinstance(model, Gemma3Model)
-            loss = model.loss(x, y) if own else model(input_ids=x, labels=y, shift_labels=y, use_cache=False).loss
+            loss = mean_loss(model, x, y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -144,8 +161,9 @@ def work(case: Case, shape: dict, batch: tuple[int, int], steps: int, device: to
         for _ in range(steps):
             loss = step()
         loss.item()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        print(json.dumps({"peak_rss_gib": round(peak / 2**30, 3)}), flush=True)
+        unit_bytes = 1 if sys.platform == "darwin" else 1024
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
+        print(json.dumps({"peak_rss_gib": round(peak_bytes / 2**30, 3)}), flush=True)
 
 
 class Worker:
@@ -178,8 +196,12 @@ def compare(cases: dict[str, Case], shape: dict, batch: tuple[int, int], args: a
     peaks = []
     device = torch.device(args.device)
     steps = 10 if args.device == "cuda" else 1
-    sizes = (8192,) if args.device == "cuda" else (512, 1024, 2048)  # of square matrices; the best counts
-    sizes = (256,) if args.quick else sizes
+    if args.quick:
+        sizes = (256,)  # of square matrices; the best counts
+    elif args.device == "cuda":
+        sizes = (8192,)
+    else:
+        sizes = (512, 1024, 2048)
 
     def look() -> None:
         peaks.append(max(machine.matmul_peak_flops(device, torch.bfloat16, size) for size in sizes))
@@ -189,27 +211,36 @@ def compare(cases: dict[str, Case], shape: dict, batch: tuple[int, int], args: a
             workers[name] = Worker(dataclasses.asdict(case), shape, batch, steps, device.type)
         losses = {name: worker.loss for name, worker in workers.items()}
         assert max(losses.values()) - min(losses.values()) < LOSS_TOLERANCE, losses
-        seconds = interleave({name: worker.step for name, worker in workers.items()} | {"peak": look}, args.rounds)
+        turns = {name: worker.step for name, worker in workers.items()} | {"peak": look}
+        seconds = interleave(turns, args.rounds)
         memory = {name: worker.answer["peak_rss_gib"] for name, worker in workers.items()}
     finally:
         for worker in workers.values():
             worker.close()
     del seconds["peak"]
-    tokens = batch[0] * batch[1] * steps
+
+    # Compare each turn with the peak of its round.
+    num_sequences, seq_len = batch
+    tokens = num_sequences * seq_len * steps
     config = ModelConfig(**shape)
-    flop_per_token = flops_per_token(config, batch[1])["total"]
-    flops = flop_per_token * tokens
-    shares = {
-        name: summary([flops / s / peak for s, peak in zip(times, peaks, strict=True)])
-        for name, times in seconds.items()
-    }
+    flop_per_token = flops_per_token(config, seq_len)["total"]
+    flop = flop_per_token * tokens
+    shares = {}
+    for name, times in seconds.items():
+        shares[name] = summary([flop / time_s / peak for time_s, peak in zip(times, peaks, strict=True)])
     return {
-        "shape": shape, "parameters": count_parameters(config)["total"], "batch": batch, "seconds": seconds,
-        "flop_per_token": flop_per_token, "bf16_peak_gflops": summary([peak / 1e9 for peak in peaks]),
+        "shape": shape,
+        "parameters": count_parameters(config)["total"],
+        "batch": batch,
+        "seconds": seconds,
+        "flop_per_token": flop_per_token,
+        "bf16_peak_gflops": summary([peak / 1e9 for peak in peaks]),
         "tokens_per_s": {name: tokens / statistics.median(times) for name, times in seconds.items()},
-        "share_of_bf16_peak": shares, "times_longer_than_ours": ratios(seconds, next(iter(cases))),
-        "losses_of_the_first_step": losses, "peak_rss_gib": memory,
-    }  # fmt: skip
+        "share_of_bf16_peak": shares,
+        "times_longer_than_ours": ratios(seconds, next(iter(cases))),
+        "losses_of_the_first_step": losses,
+        "peak_rss_gib": memory,
+    }
 
 
 def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed_memory: bool) -> dict:
@@ -224,29 +255,36 @@ def memory_of_large_vocabulary(shape: dict, seq_len: int, steps: int, keep_freed
         for split in ("train", "validation"):
             write_tokens(data / f"{split}.bin", [ids], dtype, lambda: {"tokenizer": tokenizer})
         model = {key: value for key, value in shape.items() if key != "vocab_size"}
-        change_params(
-            folder,
-            {"models.measured": model, "model.name": "measured", "train.warmup_steps": 1}
-            | {f"train.{key}": seq_len for key in ("seq_len", "batch_tokens", "micro_batch_tokens", "eval_tokens")}
-            | {f"train.{key}": steps * seq_len for key in ("max_tokens", "eval_every_tokens", "log_every_tokens")}
-            | {"train.numerics": "fast", "runtime.yaml:train.keep_freed_memory": keep_freed_memory},
-        )
+        values = {
+            "models.measured": model,
+            "model.name": "measured",
+            "train.numerics": "fast",
+            "train.warmup_steps": 1,
+            "train.seq_len": seq_len,
+            "train.batch_tokens": seq_len,
+            "train.micro_batch_tokens": seq_len,
+            "train.eval_tokens": seq_len,
+            "train.max_tokens": steps * seq_len,
+            "train.eval_every_tokens": steps * seq_len,
+            "train.log_every_tokens": steps * seq_len,
+            "runtime.yaml:train.keep_freed_memory": keep_freed_memory,
+        }
+        change_params(folder, values)
         used = run_stage(folder, "train")
     return {"keep_freed_memory": keep_freed_memory, "vocab_size": vocab_size, "steps": steps, **used}
 
 
 def questions(device: str, quick: bool) -> dict[str, tuple[dict, tuple[int, int], dict[str, Case]]]:
     """Return shape, sequences and tokens of a batch, and cases by question; shrunk if quick."""
-    presets = {
-        name: vars(read_section(ROOT / "presets.yaml", f"models.{name}", ModelParams))
-        for name in ("gpt2_size", "gemma3_270m")
-    }
-    large = presets["gemma3_270m"]
+    medium = vars(read_section(ROOT / "presets.yaml", "models.gpt2_size", ModelParams))
+    large = vars(read_section(ROOT / "presets.yaml", "models.gemma3_270m", ModelParams))
     gpt2 = {"vocab_size": GPT2_VOCAB_SIZE}
     gemma = {"vocab_size": GEMMA_VOCAB_SIZE}
     if device == "cuda":
-        shapes = {"gpt2_size": presets["gpt2_size"] | gpt2, "gemma3_270m": large | gemma}
-        found = {name: (shape, (32, 1024), GPU_CASES) for name, shape in shapes.items()}
+        found = {
+            "gpt2_size": (medium | gpt2, (32, 1024), GPU_CASES),
+            "gemma3_270m": (large | gemma, (32, 1024), GPU_CASES),
+        }
     else:
         found = {
             "30m": (SMALL_SHAPE | gpt2, (16, 256), CPU_CASES["30m"]),
@@ -271,6 +309,8 @@ def main() -> None:
     if args.worker:
         case, shape, batch, steps, device = args.worker
         return work(Case(**case), shape, batch, steps, torch.device(device))
+
+    # Answer the questions.
     machine.keep_freed_memory()  # or the peak of matrix products would be one of page faults
     busy = [busy_share()]
     found = {}
@@ -283,15 +323,23 @@ def main() -> None:
             found[name] = {"runs": [memory_of_large_vocabulary(shape, batch[1], 3, keep) for keep in (True, False)]}
         busy.append(busy_share())
         print(json.dumps(found[name].get("tokens_per_s", found[name]), indent=1))
-    if not args.quick:
-        seconds = next((each["seconds"] for each in found.values() if "seconds" in each), {"ours": []})
-        write_results(
-            args.name, seconds=seconds, ours=next(iter(seconds)), busy=busy, questions=found,
-            gpu=torch.cuda.get_device_name() if args.device == "cuda" else None, threads=torch.get_num_threads(),
-            instruction_set=torch.backends.cpu.get_cpu_capability(),
-            onednn_max_cpu_isa=os.environ.get("ONEDNN_MAX_CPU_ISA"),
-            versions=versions("torch", "transformers", "numpy"),
-        )  # fmt: skip
+    if args.quick:
+        return None
+
+    # Write the results; the times beside the machine are those of the first question with cases.
+    seconds = next((each["seconds"] for each in found.values() if "seconds" in each), {"ours": []})
+    write_results(
+        args.name,
+        seconds=seconds,
+        ours=next(iter(seconds)),
+        busy=busy,
+        questions=found,
+        gpu=torch.cuda.get_device_name() if args.device == "cuda" else None,
+        threads=torch.get_num_threads(),
+        instruction_set=torch.backends.cpu.get_cpu_capability(),
+        onednn_max_cpu_isa=os.environ.get("ONEDNN_MAX_CPU_ISA"),
+        versions=versions("torch", "transformers", "numpy"),
+    )
 
 
 if __name__ == "__main__":
