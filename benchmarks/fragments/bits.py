@@ -34,8 +34,8 @@ def exact() -> str:
     found = read("exact")
     rows = []
     for name, times in found["exact_times_longer"].items():
-        median, least, most = (f"{times[key]:.2f}" for key in ("median", "min", "max"))
-        rows.append((f"time of a {name}, as a multiple", f"{median} ({least} to {most})"))
+        multiple = f"{times['median']:.2f} ({times['min']:.2f} to {times['max']:.2f})"
+        rows.append((f"time of a {name}, as a multiple", multiple))
     largest = found["largest_loss_difference_nats"]
     mean = found["mean_loss_difference_nats"]
     rows.append((f"largest difference of a loss, of {found['scored_tokens']:,} tokens", f"{largest:.1g} nats"))

@@ -129,13 +129,15 @@ def detectable() -> str:
     """docs/ablations.md: the difference that a number of seeds would show, with the noise of the default."""
     runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
     deviation = statistics.stdev(run["metrics"]["bits_per_byte"] for run in runs)
-    counts = (2, 3, 5, 10)
-    shown = [f"{detectable_by_runs(deviation, len(runs) - 1, count):.3f}" for count in counts]
-    others = ", ".join(f"{count} show {value}" for count, value in zip(counts[1:], shown[1:], strict=True))
+
+    def shown(num_seeds: int) -> str:
+        return f"{detectable_by_runs(deviation, len(runs) - 1, num_seeds):.3f}"
+
     return paragraph(
         f"**How many seeds?** The default has a standard deviation of {deviation:.3f} bits per byte over {len(runs)} "
-        f"seeds. With this noise, {counts[0]} seeds of each side show a true difference of {shown[0]} in about "
-        f"{100 * POWER:g} % of cases, {others}. `python src noise` computes this for your runs."
+        f"seeds. With this noise, 2 seeds of each side show a true difference of {shown(2)} in about "
+        f"{100 * POWER:g} % of cases, 3 show {shown(3)}, 5 show {shown(5)}, 10 show {shown(10)}. `python src noise` "
+        f"computes this for your runs."
     )
 
 
@@ -232,7 +234,8 @@ def judge() -> str:
 def judge_nights() -> str:
     """README: how often nights without gains keep a change, by `judge` and by keeping the lowest loss."""
     found = read("judge")
-    by_judge, by_loss = (found[rule]["no_gains"]["nights_with_a_false_one"] for rule in ("judge", "greedy"))
+    by_judge = found["judge"]["no_gains"]["nights_with_a_false_one"]
+    by_loss = found["greedy"]["no_gains"]["nights_with_a_false_one"]
     return paragraph(
         f"In {found['judge']['no_gains']['nights']:,} simulated nights of {found['tries']} changes that do nothing, "
         f'the rule "keep the lowest loss so far" kept one in {100 * by_loss:.1f} % of the nights, `judge` in '
@@ -243,13 +246,17 @@ def judge_nights() -> str:
 def graph() -> str:
     """README: the stages and what each one reads from others, without what it also gets by way of another stage."""
     stages = read_yaml(ROOT / "dvc.yaml")["stages"]
-    writers = {out: name for name, stage in stages.items() for out in paths_of(stage, "outs", "metrics", "plots")}
+    writers = {}  # path → stage
+    for name, stage in stages.items():
+        for path in paths_of(stage, "outs", "metrics", "plots"):
+            writers[path] = name
     reads = {name: {writers[dep] for dep in stage["deps"] if dep in writers} for name, stage in stages.items()}
-    before = {name: ancestors(name, reads) for name in stages}
+
     lines = []
     for name in stages:
-        by_way_of_others = set().union(*(before[each] for each in reads[name]))
-        lines += [f"    {each} --> {name}" for each in stages if each in reads[name] - by_way_of_others]
+        by_way_of_others = set().union(*(ancestors(each, reads) for each in reads[name]))
+        direct = reads[name] - by_way_of_others
+        lines += [f"    {each} --> {name}" for each in stages if each in direct]
     return "\n".join(["```mermaid", "flowchart LR", *lines, "```"])
 
 

@@ -1,5 +1,6 @@
 """Fragments about speed: tokenizing, training steps, training to a loss, and the leaderboard."""
 
+import statistics
 from typing import NamedTuple
 
 from fragments.text import computed, machine, read, table
@@ -55,19 +56,27 @@ def steps() -> list[Row]:
 def time_to_loss() -> list[Row]:
     """Return seconds of training to the last loss of nanoGPT's recipe, over the seeds."""
     found = read("time_to_loss")
-    seconds = [run["seconds_to_target"] for run in found["runs"] if run["seconds_to_target"]["ours"]]
-    ours, theirs = (summary([run[name] for run in seconds])["median"] for name in ("ours", "reference"))
+    reached = [run["seconds_to_target"] for run in found["runs"] if run["seconds_to_target"]["ours"]]
+    ours = statistics.median(seconds["ours"] for seconds in reached)
+    theirs = statistics.median(seconds["reference"] for seconds in reached)
     task = f"train to the loss that nanoGPT's recipe has after {found['reference_s']:.0f} s"
-    times = summary([run["reference"] / run["ours"] for run in seconds])
+    times = summary([seconds["reference"] / seconds["ours"] for seconds in reached])
     baseline = f"nanoGPT's CPU recipe, written again, float32, untuned: {theirs:.0f} s"
     return [Row(task, f"dtype {found['train']['dtype']}, tuned on this corpus: {ours:.0f} s", baseline, times)]
 
 
 def in_words(times: dict[str, float]) -> str:
     """Return a median and its range: `3.9 (3.5 to 4.3)`."""
-    digits = 2 if times["median"] < 3 else 1 if times["median"] < 30 else 0
-    median, least, most = (f"{times[name]:.{digits}f}" for name in ("median", "min", "max"))
-    return f"{median} (one run)" if times["min"] == times["max"] else f"{median} ({least} to {most})"
+    if times["median"] < 3:
+        digits = 2
+    elif times["median"] < 30:
+        digits = 1
+    else:
+        digits = 0
+    median = f"{times['median']:.{digits}f}"
+    if times["min"] == times["max"]:
+        return f"{median} (one run)"
+    return f"{median} ({times['min']:.{digits}f} to {times['max']:.{digits}f})"
 
 
 def comparisons(rows: list[Row]) -> str:
@@ -84,23 +93,19 @@ def speeds() -> str:
 
 def step() -> str:
     """docs/benchmarks.md: a training step beside the peak of the processor, with and without AMX."""
+    with_amx = read("train_step")["questions"]["30m"]
+    without_amx = read("train_step_without_amx")["questions"]["30m"]
     rows = []
-    found = [read(name)["questions"]["30m"] for name in ("train_step", "train_step_without_amx")]
     for case in ("ours", "ours, compiled", "ours, float32"):
-        rates = [(each["tokens_per_s"].get(case), each["share_of_bf16_peak"].get(case)) for each in found]
-        cells = [(f"{rate:,.0f} tokens/s", f"{share['median']:.0%}") if rate else ("–", "–") for rate, share in rates]
-        rows.append((case, *cells[0], *cells[1]))
+        rows.append((case, *rate_and_share(with_amx, case), *rate_and_share(without_amx, case)))
     head = "30 M parameters, bfloat16 | with AMX | of its bfloat16 peak | without AMX | of its bfloat16 peak"
     return table(head, rows)
 
 
 def results() -> str:
     """docs/benchmarks.md: three measurements, each beside the same work done in another way."""
-    default, fast = (read(name) for name in ("default", "fast"))
-    in_words = [
-        f"{run['metrics']['bits_per_byte']:.3f} bits per byte, {run['metrics']['train_seconds']:.0f} s of training"
-        for run in (default, fast)
-    ]
+    default = read("default")
+    fast = read("fast")
     tokens = default["metrics"]["tokens_seen"] / 1e6
     small, _, large = steps()[:3]
     theirs = read("train_step")["versions"]["transformers"]
@@ -108,8 +113,8 @@ def results() -> str:
     rows = [
         (
             f"the default run, {tokens:.2f} M tokens of C++ headers",
-            f"{in_words[0]} ({computed(default)})",
-            f"{in_words[1]} ({computed(fast)})",
+            result_of(default),
+            result_of(fast),
         ),
         (
             "a training step in `fast` numerics (commit 556ce64, two cores of a Xeon with AMX)",
@@ -124,6 +129,21 @@ def results() -> str:
         ),
     ]
     return table("task | ReproLM | compared with", rows)
+
+
+def rate_and_share(found: dict, case: str) -> tuple[str, str]:
+    """Return the tokens per second of a case and its share of the peak; dashes if it was not measured."""
+    if case not in found["tokens_per_s"]:
+        return "–", "–"
+    share = found["share_of_bf16_peak"][case]["median"]
+    return f"{found['tokens_per_s'][case]:,.0f} tokens/s", f"{100 * share:.0f} %"
+
+
+def result_of(run: dict) -> str:
+    """Return what a run reached, how long it trained, and what it was computed on."""
+    found = run["metrics"]
+    result = f"{found['bits_per_byte']:.3f} bits per byte, {found['train_seconds']:.0f} s of training"
+    return f"{result} ({computed(run)})"
 
 
 def spread(values: list[float]) -> str:
@@ -150,11 +170,17 @@ def records() -> str:
 
 def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
     """Return a row of that table."""
-    value = change.get("value")
-    p_value = change.get("p_value")
+    tokens = f"{runs[0]['tokens']:,}"
     seconds = [run["seconds"] for run in runs]
-    return (
-        name, f"{runs[0]['tokens']:,}", f"{min(seconds):.0f} to {max(seconds):.0f}",
-        spread([run["bits_per_byte"] for run in runs]), "–" if value is None else f"{value:+.3f}",
-        "–" if p_value is None else "< 0.001" if p_value < 0.001 else f"{p_value:.3f}",
-    )  # fmt: skip
+    range_s = f"{min(seconds):.0f} to {max(seconds):.0f}"
+    losses = spread([run["bits_per_byte"] for run in runs])
+    if not change:
+        return name, tokens, range_s, losses, "–", "–"
+    return name, tokens, range_s, losses, f"{change['value']:+.3f}", p_in_words(change["p_value"])
+
+
+def p_in_words(p_value: float | None) -> str:
+    """Return a p value with three digits."""
+    if p_value is None:
+        return "–"
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"

@@ -15,8 +15,12 @@ def read(name: str) -> dict:
 
 def table(head: str, rows: list[tuple]) -> str:
     """Return a Markdown table; `head` has its columns, divided by `|`."""
-    lines = [f"| {head} |", f"|{'---|' * (head.count('|') + 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(str(cell).replace('|', ESCAPED) for cell in row)} |" for row in rows)])
+    num_columns = head.count("|") + 1
+    lines = [f"| {head} |", f"|{'---|' * num_columns}"]
+    for row in rows:
+        cells = [str(cell).replace("|", ESCAPED) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def paragraph(text: str) -> str:
