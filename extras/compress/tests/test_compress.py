@@ -1,8 +1,11 @@
 """compress and decompress: the same bytes on any machine, as many as the loss says, or one sentence and no file."""
 
+import contextlib
+import hashlib
 import json
 import math
 import os
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -33,7 +36,10 @@ TEXT = "\r\n".join(TEXTS) + "\ufeff<|endoftext|>\0"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> SimpleNamespace:
-    """A folder with a tokenizer, two models of the same weights, a text and a token file of several documents."""
+    """A folder with a tokenizer, two models of the same weights, a text, and a token file of several documents.
+
+    text.rlmc is the text, compressed.
+    """
     folder = tmp_path_factory.mktemp("compress")
     tokenizer = write_bpe(folder / "data" / "tokenizer")
     model = build(tokenizer.vocab_size, numerics="exact")
@@ -42,7 +48,10 @@ def trained(tmp_path_factory) -> SimpleNamespace:
     write_json(folder / "within" / "model.json", record | {"attend_across_documents": False})
     (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     (folder / "text").write_bytes(TEXT.encode())
-    write_ids(folder / "tokens.bin", tokenizer.encode_documents(["", *TEXTS])[0], tokenizer)
+    ids, _ = tokenizer.encode_documents(["", *TEXTS])
+    write_ids(folder / "tokens.bin", ids, tokenizer)
+    with contextlib.chdir(folder):
+        assert compress.main(["text", "text.rlmc"]) == 0
     return SimpleNamespace(folder=folder, tokenizer=tokenizer, model=model)
 
 
@@ -52,255 +61,399 @@ def write_ids(path: Path, ids: np.ndarray, tokenizer, dtype: str = "uint16") -> 
     return open_tokens(path)
 
 
-@pytest.fixture
-def run(trained, tmp_path, monkeypatch, capsys):
-    """A tool in a copy of the folder, as a function of its arguments: (exit status, standard output and error)."""
-    for source in trained.folder.rglob("*"):
-        target = tmp_path / source.relative_to(trained.folder)
-        target.mkdir(exist_ok=True) if source.is_dir() else target.write_bytes(source.read_bytes())
-    monkeypatch.chdir(tmp_path)
-
-    def run_it(tool, *arguments):
-        return tool.main([str(argument) for argument in arguments]), *capsys.readouterr()
-
-    return run_it
+@pytest.fixture(autouse=True)
+def copied(trained, tmp_path, monkeypatch) -> None:
+    """Work in a copy of the folder."""
+    copy = tmp_path / "copy"
+    shutil.copytree(trained.folder, copy)
+    monkeypatch.chdir(copy)
 
 
 @pytest.fixture
-def compressed(run) -> Path:
-    """The text, compressed."""
-    assert run(compress, "text", "text.rlmc")[0] == 0
+def run(capsys):
+    """Return the function that runs a tool and returns what it prints."""
+
+    def run(tool, *arguments) -> str:
+        status = tool.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert status == 0, captured.err
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def reject(capsys):
+    """Check that a tool ends with a status and one sentence, prints nothing else, and writes nothing."""
+
+    def reject(tool, arguments, code, *parts) -> None:
+        before = files_below(Path())
+        status = tool.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        refused(status, captured.err, code, *parts)
+        assert captured.out == ""
+        assert files_below(Path()) == before
+
+    return reject
+
+
+@pytest.fixture
+def compressed() -> Path:
     return Path("text.rlmc")
 
 
-# The basis: numbers that do not depend on how they are computed.
+def bytes_of(name: str) -> bytes:
+    return Path(name).read_bytes()
 
 
-@pytest.mark.parametrize("models", ["data/models", "within"])
-def test_hidden_states_token_by_token_have_the_bits_of_a_whole_window(trained, models):
-    model, _, tokenizer = load(trained.folder / models, trained.folder / "data" / "tokenizer")
-    window = open_tokens(trained.folder / "tokens.bin").ids[:40].tolist()
+both_kinds_of_models = pytest.mark.parametrize("models", ["data/models", "within"])
+
+
+# The basis: numbers that do not depend on how they are computed
+
+
+@both_kinds_of_models
+def test_hidden_states_token_by_token_have_the_bits_of_a_whole_window(models):
+    model, _, tokenizer = load(Path(models), Path("data/tokenizer"))
+    window = open_tokens("tokens.bin").ids[:40].tolist()
     assert tokenizer.eot_id in window[1:30]
+    predictor = Predictor(model)
+    cache = KVCache()
+
     with torch.inference_mode():
-        predictor = Predictor(model)
-        cache = KVCache()
         whole = model.hidden(torch.tensor([window, window[::-1]]))[0]
-        one_by_one = [predictor.last_hidden(window[: end + 1], cache) for end in range(5, 40)]
+        one_by_one = [predictor.last_hidden(window[:length], cache) for length in range(6, 41)]
+
     assert torch.equal(torch.cat(one_by_one), whole[5:])
 
 
-def test_weights_are_the_probabilities_as_integers(trained):
-    hidden = 100 * torch.randn(300, 32, generator=torch.Generator().manual_seed(1))
+@pytest.fixture
+def hidden() -> torch.Tensor:
+    """Hidden states (300, 32) of which most give one token nearly all of the probability."""
+    return 100 * torch.randn(300, 32, generator=torch.Generator().manual_seed(1))
+
+
+def test_weights_are_the_probabilities_as_integers(trained, hidden):
     with torch.inference_mode():
-        predictor = Predictor(trained.model)
-        weights = np.stack(list(predictor.weights(hidden)))
-        alone = np.stack([next(predictor.weights(row[None])) for row in hidden])
+        weights = np.stack(list(Predictor(trained.model).weights(hidden)))
         probabilities = trained.model.head(hidden).double().softmax(1).numpy()
-    assert weights.dtype == np.int64 and weights.min() == 1 and (weights == alone).all()
+
+    assert weights.dtype == np.int64
+    assert weights.min() == 1
     np.testing.assert_allclose(weights / SCALE, probabilities, rtol=1e-4, atol=2 / SCALE)
 
 
-# The same bytes come back.
+def test_weights_do_not_depend_on_what_is_computed_with_them(trained, hidden):
+    predictor = Predictor(trained.model)
+
+    with torch.inference_mode():
+        together = np.stack(list(predictor.weights(hidden)))
+        alone = [next(predictor.weights(row[None])) for row in hidden]
+
+    assert np.array_equal(together, np.stack(alone))
+
+
+# The same bytes come back
 
 
 @pytest.mark.parametrize("text", [TEXT, "a", "two words", "a" * 99], ids=["fuzzed", "letter", "short", "run"])
 def test_a_text_comes_back(run, text):
     Path("text").write_bytes(text.encode())
-    status, printed, _ = run(compress, "text", "small")
-    assert status == 0 and printed.startswith(f"{len(text.encode()):,} bytes of text → ")
-    assert run(decompress, "small", "back")[0] == 0
-    assert Path("back").read_bytes() == text.encode()
+
+    run(compress, "text", "small")
+    run(decompress, "small", "back")
+
+    assert bytes_of("back") == text.encode()
 
 
+@both_kinds_of_models
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-@pytest.mark.parametrize("models", ["data/models", "within"])
-def test_a_token_file_comes_back(run, trained, models, dtype):
+def test_a_token_file_of_several_documents_comes_back(run, trained, models, dtype):
     ids = open_tokens("tokens.bin").ids
-    assert np.count_nonzero(ids == trained.tokenizer.eot_id) == 5 and len(ids) > 3 * SEQ_LEN
+    assert np.count_nonzero(ids == trained.tokenizer.eot_id) == 5
+    assert len(ids) > 3 * SEQ_LEN
     write_ids(Path("wide.bin"), ids, trained.tokenizer, dtype)
-    assert run(compress, "wide.bin", "small", "--models", models)[0] == 0
-    assert run(decompress, "small", "again.bin", "--models", models)[0] == 0
-    assert Path("again.bin").read_bytes() == Path("wide.bin").read_bytes()
+
+    run(compress, "wide.bin", "small", "--models", models)
+    run(decompress, "small", "again.bin", "--models", models)
+
+    assert bytes_of("again.bin") == bytes_of("wide.bin")
 
 
 def test_a_token_file_may_end_within_a_document(run, trained):
-    ids = open_tokens("tokens.bin").ids[:-1]
-    write_ids(Path("cut.bin"), ids, trained.tokenizer)
-    assert run(compress, "cut.bin", "small")[0] == run(decompress, "small", "again.bin")[0] == 0
-    assert Path("again.bin").read_bytes() == Path("cut.bin").read_bytes()
+    ids = open_tokens("tokens.bin").ids
+    write_ids(Path("cut.bin"), ids[:-1], trained.tokenizer)
+
+    run(compress, "cut.bin", "small")
+    run(decompress, "small", "again.bin")
+
+    assert bytes_of("again.bin") == bytes_of("cut.bin")
 
 
 def test_a_model_that_keeps_to_documents_gives_other_bytes(run):
-    for name, models in (("across", "data/models"), ("own", "within")):
-        assert run(compress, "tokens.bin", name, "--models", models)[0] == 0
-    assert split(Path("across"))[1] != split(Path("own"))[1]
+    run(compress, "tokens.bin", "across", "--models", "data/models")
+    run(compress, "tokens.bin", "own", "--models", "within")
+
+    _, across = split(Path("across"))
+    _, own = split(Path("own"))
+    assert across != own
 
 
-def test_threads_change_no_byte(run, compressed, monkeypatch):
-    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)  # each thread works, however little there is to do
+@pytest.fixture
+def two_threads(monkeypatch):
+    """Compute with two threads, each of which works, however little there is to do."""
+    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        assert run(compress, "text", "by_two_threads")[0] == 0
-        assert run(decompress, compressed, "back")[0] == 0
-    finally:
-        torch.set_num_threads(before)
-    assert Path("by_two_threads").read_bytes() == compressed.read_bytes()
-    assert Path("back").read_bytes() == Path("text").read_bytes()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_change_no_byte(run, compressed, two_threads):
+    run(compress, "text", "by_two_threads")
+    run(decompress, compressed, "back")
+
+    assert bytes_of("by_two_threads") == compressed.read_bytes()
+    assert bytes_of("back") == bytes_of("text")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("python", "variables"), OTHER_PROCESSORS)
-def test_the_processor_changes_no_byte(run, compressed, python, variables, tmp_path):
+def test_the_processor_changes_no_byte(compressed, python, variables, tmp_path):
     """In a process of its own, which compiles all loops."""
     environment = os.environ | variables | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
-    for arguments in (["compress", "text", "by_others"], ["decompress", str(compressed), "back"]):
+
+    for arguments in (["compress", "text", "by_others"], ["decompress", compressed, "back"]):
         subprocess.run([*python, ROOT / "src", *arguments], env=environment, check=True)
-    assert Path("by_others").read_bytes() == compressed.read_bytes()
-    assert Path("back").read_bytes() == Path("text").read_bytes()
+
+    assert bytes_of("by_others") == compressed.read_bytes()
+    assert bytes_of("back") == bytes_of("text")
+
+
+def set_stride_fraction(fraction: float) -> None:
+    params = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", f"stride_fraction: {fraction}"))
+
+
+def stride_of(path) -> int:
+    header, _ = split(Path(path))
+    return header.stride
 
 
 def test_each_window_may_have_one_new_token(run, trained):
-    params = Path("params.yaml").read_text()
-    Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", f"stride_fraction: {1 / SEQ_LEN}"))
-    write_ids(Path("few.bin"), open_tokens("tokens.bin").ids[3 : SEQ_LEN + 8], trained.tokenizer)
-    assert run(compress, "few.bin", "small")[0] == run(decompress, "small", "again.bin")[0] == 0
-    assert split(Path("small"))[0].stride == 1
-    assert Path("again.bin").read_bytes() == Path("few.bin").read_bytes()
+    set_stride_fraction(1 / SEQ_LEN)
+    few_ids = open_tokens("tokens.bin").ids[3 : SEQ_LEN + 8]
+    write_ids(Path("few.bin"), few_ids, trained.tokenizer)
+
+    run(compress, "few.bin", "small")
+    run(decompress, "small", "again.bin")
+
+    assert stride_of("small") == 1
+    assert bytes_of("again.bin") == bytes_of("few.bin")
 
 
-def test_params_decide_the_windows_when_compressing_only(run, compressed):
-    params = Path("params.yaml").read_text()
-    Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", "stride_fraction: 0.25"))
-    assert run(compress, "text", "finer")[0] == 0
-    assert [split(Path(name))[0].stride for name in (compressed, "finer")] == [STRIDE, STRIDE // 2]
+def test_params_decide_the_windows_when_compressing(run, compressed):
+    set_stride_fraction(0.25)
+
+    run(compress, "text", "finer")
+
+    assert stride_of(compressed) == STRIDE
+    assert stride_of("finer") == STRIDE // 2
+
+
+def test_decompressing_needs_no_params(run, compressed):
     Path("params.yaml").unlink()
-    for name in (compressed, "finer"):
-        assert run(decompress, name, "back")[0] == 0
-        assert Path("back").read_bytes() == Path("text").read_bytes()
+
+    run(decompress, compressed, "back")
+
+    assert bytes_of("back") == bytes_of("text")
 
 
-# The size is the loss.
+# The size is the loss
 
 
-@pytest.mark.parametrize("models", ["data/models", "within"])
+@both_kinds_of_models
 def test_the_size_is_the_loss_that_eval_reports(run, models):
     model, _, tokenizer = load(Path(models), Path("data/tokenizer"))
-    tokens = write_ids(Path("long.bin"), tokenizer.encode_documents(fuzzed_texts(120, seed=4))[0], tokenizer)
-    nats, _ = score_tokens(model, tokens, SEQ_LEN, STRIDE, 8, torch.float32)
-    _, printed, _ = run(compress, "long.bin", "small", "--models", models)
+    ids, _ = tokenizer.encode_documents(fuzzed_texts(60, seed=4))
+    tokens = write_ids(Path("long.bin"), ids, tokenizer)
+
+    run(compress, "long.bin", "small", "--models", models)
+
     _, payload = split(Path("small"))
+    nats, _ = score_tokens(model, tokens, SEQ_LEN, STRIDE, 8, torch.float32)
     loss_bytes = nats.sum(dtype=np.float64) / math.log(2) / 8
     assert len(payload) == pytest.approx(loss_bytes, rel=1e-3)
 
-    # And what is printed follows from it.
-    num_bytes = int(tokenizer.bytes_of(tokens.ids).sum(dtype=np.int64))
-    file_bytes = Path("small").stat().st_size
-    assert printed == (
-        f"{num_bytes:,} bytes of text → {file_bytes:,} bytes, of which 38 are the header; without it "
-        f"{8 * (file_bytes - 38) / num_bytes:.4f} bits per byte, "
-        f"{8 * (file_bytes - 38) * math.log(2) / len(tokens.ids):.4f} nats per token over {len(tokens.ids):,} tokens\n"
-    )
 
+def test_what_is_printed_follows_from_the_size(run, trained):
+    printed = run(compress, "tokens.bin", "small")
 
-def test_a_loss_that_is_too_low_is_warned_of(run, trained):
-    meta = {"tokenizer": trained.tokenizer.sidecar_entry(), "documents": 5}
     ids = open_tokens("tokens.bin").ids
-    for changed_documents, lines in ((0, 1), (1, 2)):
-        counts = {"unknown_tokens": 0, "changed_documents": changed_documents}
-        write_tokens(Path("lossy.bin"), [ids], "uint16", lambda counts=counts: meta | {"round_trip": counts})
-        _, printed, _ = run(compress, "lossy.bin", "small")
-        assert len(printed.splitlines()) == lines
-    assert printed.endswith("lossy tokenizer: bits per byte are too low\n")
+    text_bytes = int(trained.tokenizer.bytes_of(ids).sum(dtype=np.int64))
+    file_bytes = Path("small").stat().st_size
+    payload_bits = 8 * (file_bytes - HEADER_BYTES)
+    nats_per_token = payload_bits * math.log(2) / len(ids)
+    assert f"{text_bytes:,} bytes of text → {file_bytes:,} bytes" in printed
+    assert f"{HEADER_BYTES} are the header" in printed
+    assert f"{payload_bits / text_bytes:.4f} bits per byte" in printed
+    assert f"{nats_per_token:.4f} nats per token over {len(ids):,} tokens" in printed
 
 
-# Refusals.
+@pytest.mark.parametrize("changed_documents", [0, 1])
+def test_a_loss_that_is_too_low_is_warned_of(run, trained, changed_documents):
+    meta = {
+        "tokenizer": trained.tokenizer.sidecar_entry(),
+        "documents": 5,
+        "round_trip": {"unknown_tokens": 0, "changed_documents": changed_documents},
+    }
+    write_tokens(Path("lossy.bin"), [open_tokens("tokens.bin").ids], "uint16", lambda: meta)
+
+    printed = run(compress, "lossy.bin", "small")
+
+    assert ("bits per byte are too low" in printed) == (changed_documents > 0)
 
 
-def rejected(run, code: int, sentence: str, tool, *arguments) -> None:
-    """Check that a tool ends with one sentence and this exit code, prints nothing else, and writes nothing."""
-    before = files_below(Path())
-    status, printed, error = run(tool, *arguments)
-    refused(status, error, code, sentence)
-    assert printed == "" and files_below(Path()) == before
+# Refusals
 
 
-@pytest.mark.parametrize(("content", "code", "sentence"), [
-    (b"caf\xe9", 3, "text: byte 3 is not UTF-8"),
-    (b"", 3, "text: contains no text"),
-], ids=["latin-1", "empty"])  # fmt: skip
-def test_what_is_not_a_text_is_rejected(run, content, code, sentence):
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"caf\xe9", "text: byte 3 is not UTF-8"),
+        (b"", "text: contains no text"),
+    ],
+    ids=["latin-1", "empty"],
+)
+def test_what_is_not_a_text_is_rejected(reject, content, sentence):
     Path("text").write_bytes(content)
-    rejected(run, code, sentence, compress, "text", "small")
+
+    reject(compress, ["text", "small"], 3, sentence)
 
 
-def test_a_text_that_the_tokenizer_loses_is_rejected(run, tmp_path):
-    tokenizer = write_gemma_like(tmp_path / "gemma", tmp_path / "source")
-    write_trained(tmp_path / "other", build(tokenizer.vocab_size), tokenizer)
-    options = ("--models", "other", "--tokenizer", "gemma")
-    Path("text").write_text("a ▁")  # which it takes for a space
-    rejected(run, 3, "text: the tokenizer does not give this text back", compress, "text", "small", *options)
+@pytest.fixture
+def of_gemmas_kind() -> list[str]:
+    """Options that name a model and its tokenizer, which takes ▁ for a space."""
+    tokenizer = write_gemma_like(Path("gemma"), Path("source"))
+    write_trained(Path("other"), build(tokenizer.vocab_size), tokenizer)
+    return ["--models", "other", "--tokenizer", "gemma"]
+
+
+def test_a_text_that_the_tokenizer_loses_is_rejected(reject, of_gemmas_kind):
+    Path("text").write_text("a ▁")
+
+    reject(compress, ["text", "small", *of_gemmas_kind], 3, "text: the tokenizer does not give this text back")
+
+
+def test_another_text_of_such_a_tokenizer_comes_back(run, of_gemmas_kind):
     Path("text").write_text("the é 漢")
-    assert run(compress, "text", "small", *options)[0] == run(decompress, "small", "back", *options)[0] == 0
+
+    run(compress, "text", "small", *of_gemmas_kind)
+    run(decompress, "small", "back", *of_gemmas_kind)
+
     assert Path("back").read_text() == "the é 漢"
 
 
-def test_token_files_that_do_not_fit_are_rejected(run, trained):
-    eot_id = trained.tokenizer.eot_id
-    write_ids(Path("ends.bin"), np.full(5, eot_id), trained.tokenizer)
-    rejected(run, 3, "ends.bin: contains no text", compress, "ends.bin", "small")
-    write_ids(Path("large.bin"), np.array([1, eot_id + 1]), trained.tokenizer)
-    rejected(run, 4, "large.bin: token 400 at position 1 is outside", compress, "large.bin", "small")
-    other = SimpleNamespace(sidecar_entry=lambda: trained.tokenizer.sidecar_entry() | {"sha256": "ab" * 32})
-    write_ids(Path("other.bin"), np.array([1, eot_id]), other)
-    rejected(run, 4, "other.bin: made with tokenizer abababababab", compress, "other.bin", "small")
+def test_a_token_file_without_text_is_rejected(reject, trained):
+    write_ids(Path("ends.bin"), np.full(5, trained.tokenizer.eot_id), trained.tokenizer)
+
+    reject(compress, ["ends.bin", "small"], 3, "ends.bin", "no text")
+
+
+def test_a_token_outside_the_vocabulary_is_rejected(reject, trained):
+    too_large = trained.tokenizer.vocab_size
+    write_ids(Path("large.bin"), np.array([1, too_large]), trained.tokenizer)
+
+    reject(compress, ["large.bin", "small"], 4, "large.bin", f"token {too_large} at position 1")
+
+
+def test_a_token_file_of_another_tokenizer_is_rejected(reject, trained):
+    other = trained.tokenizer.sidecar_entry() | {"sha256": "ab" * 32}
+    write_ids(Path("other.bin"), np.array([1, 2]), SimpleNamespace(sidecar_entry=lambda: other))
+
+    reject(compress, ["other.bin", "small"], 4, "other.bin", "made with tokenizer abab")
+
+
+@pytest.mark.parametrize(
+    ("tool", "file"),
+    [
+        (compress, "text"),
+        (decompress, "text.rlmc"),
+    ],
+)
+def test_another_tokenizer_than_the_models_is_rejected(reject, tool, file):
+    write_bpe(Path("other"), seed=5)
+
+    reject(tool, [file, "out", "--tokenizer", "other"], 4, "trained with tokenizer")
 
 
 @pytest.mark.parametrize("tool", [compress, decompress])
-def test_another_tokenizer_than_the_models_is_rejected(run, compressed, tool, tmp_path):
-    write_bpe(tmp_path / "other", seed=5)
-    file = "text" if tool is compress else compressed
-    rejected(run, 4, "trained with tokenizer", tool, file, "out", "--tokenizer", "other")
+@pytest.mark.parametrize(
+    ("source", "target", "sentence"),
+    [
+        ("nothing", "out", "nothing: is not a file"),
+        ("data", "out", "data: is not a file"),
+        ("text", "data", "data: is a folder; name another output"),
+        ("text", "data/../text", "data/../text: is the input; name another output"),
+    ],
+)
+def test_wrong_paths_are_rejected(reject, tool, source, target, sentence):
+    reject(tool, [source, target], 2, sentence)
 
 
-@pytest.mark.parametrize("tool", [compress, decompress])
-def test_wrong_paths_are_rejected(run, tool):
-    rejected(run, 2, "nothing: is not a file", tool, "nothing", "out")
-    rejected(run, 2, "data: is not a file", tool, "data", "out")
-    rejected(run, 2, "data: is a folder; name another output", tool, "text", "data")
-    rejected(run, 2, "data/../text: is the input; name another output", tool, "text", "data/../text")
-
-
-def test_another_model_is_rejected(run, trained, compressed):
+def test_another_model_is_rejected(reject, trained, compressed):
     write_trained(Path("other"), build(trained.tokenizer.vocab_size, seed=1), trained.tokenizer)
-    rejected(run, 4, "text.rlmc: was compressed with the weights", decompress, compressed, "back", "--models", "other")
+
+    reject(decompress, [compressed, "back", "--models", "other"], 4, "text.rlmc", "with the weights")
 
 
-def test_files_of_others_and_of_other_versions_are_rejected(run, compressed):
-    content = compressed.read_bytes()
-    for changed, sentence in (
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
         (b"", "was not written by `compress`"),
-        (b"PK" + content[2:], "was not written by `compress`"),
-        (content[:4], "has version ; it must be 01"),
-        (content[:4] + b"\2" + content[5:], "has version 02; it must be 01"),
-    ):
-        compressed.write_bytes(changed)
-        rejected(run, 4, sentence, decompress, compressed, "back")
+        (b"PK\3\4", "was not written by `compress`"),
+        (b"RLMC", "must be 01"),
+        (b"RLMC\2\0", "has version 02; it must be 01"),
+    ],
+)
+def test_files_of_others_and_of_other_versions_are_rejected(reject, content, sentence):
+    Path("other.rlmc").write_bytes(content)
+
+    reject(decompress, ["other.rlmc", "back"], 4, "other.rlmc", sentence)
 
 
-def test_a_truncated_or_changed_file_is_rejected_before_the_model_computes(run, compressed, monkeypatch):
+LAST = -1
+HEADER_PLACES = [5, 6, 13, 14, 22, 30, 37]  # in each of its fields
+PLACES = [*HEADER_PLACES, HEADER_BYTES, LAST]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_changed_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch, place):
+    monkeypatch.setattr(decompress, "decode", None)
+    content = bytearray(compressed.read_bytes())
+    content[place] ^= 1
+    compressed.write_bytes(content)
+
+    reject(decompress, [compressed, "back"], 4, "text.rlmc", "truncated or changed")
+
+
+@pytest.mark.parametrize("length", [5, 20, HEADER_BYTES - 1, HEADER_BYTES, LAST])
+def test_a_truncated_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch, length):
     monkeypatch.setattr(decompress, "decode", None)
     content = compressed.read_bytes()
-    lengths = [5, 20, 37, 38, len(content) // 2, len(content) - 1]
-    places = [5, 6, 13, 14, 22, 30, 37, 38, len(content) - 1]
-    changes = [content[:length] for length in lengths] + [content + b"\0"]
-    changes += [content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :] for place in places]
-    for changed in changes:
-        compressed.write_bytes(changed)
-        rejected(run, 4, "text.rlmc: is truncated or changed", decompress, compressed, "back")
+    compressed.write_bytes(content[:length])
+
+    reject(decompress, [compressed, "back"], 4, "text.rlmc", "truncated or changed")
 
 
-def test_a_result_with_other_bytes_is_rejected(run, compressed, monkeypatch):
+def test_a_longer_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch):
+    monkeypatch.setattr(decompress, "decode", None)
+    compressed.write_bytes(compressed.read_bytes() + b"\0")
+
+    reject(decompress, [compressed, "back"], 4, "text.rlmc", "truncated or changed")
+
+
+def test_a_result_with_other_bytes_is_rejected(reject, compressed, monkeypatch):
     """As on a processor where the model computes other numbers."""
     weights_here = Predictor.weights
 
@@ -310,26 +463,24 @@ def test_a_result_with_other_bytes_is_rejected(run, compressed, monkeypatch):
             yield weights
 
     monkeypatch.setattr(Predictor, "weights", other_weights)
-    rejected(run, 4, "text.rlmc: the result is not what was compressed", decompress, compressed, "back")
+
+    reject(decompress, [compressed, "back"], 4, "text.rlmc", "not what was compressed")
 
 
-def test_a_model_without_finite_logits_is_rejected(run, trained):
+def test_a_model_without_finite_logits_is_rejected(reject, trained):
     model = build(trained.tokenizer.vocab_size)
     model.norm.weight.data[3] = math.nan
     write_trained(Path("other"), model, trained.tokenizer)
-    rejected(run, 3, "logits are not finite", compress, "text", "small", "--models", "other")
+
+    reject(compress, ["text", "small", "--models", "other"], 3, "logits are not finite")
 
 
 def test_the_header_names_the_weights_the_text_and_the_windows(compressed):
-    content = compressed.read_bytes()
-    model = json.loads(Path("data/models/model.json").read_text())
-    text = open_digest(Path("text"))
-    assert content[:6] == b"RLMC\1\0"
-    assert struct.unpack(">II", content[6:14])[1] == STRIDE
-    assert content[14:22].hex() == model["best"]["sha256"][:16] and content[22:30].hex() == text
-    assert HEADER_BYTES == 38
+    header = compressed.read_bytes()[:HEADER_BYTES]
 
-
-def open_digest(path: Path) -> str:
-    """Return the first 16 digits of the SHA-256 of a file, by another program."""
-    return subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True).stdout[:16]
+    record = json.loads(Path("data/models/model.json").read_text())
+    _, stride = struct.unpack(">II", header[6:14])
+    assert header[:6] == b"RLMC\1\0"
+    assert stride == STRIDE
+    assert header[14:22].hex() == record["best"]["sha256"][:16]
+    assert header[22:30] == hashlib.sha256(bytes_of("text")).digest()[:8]

@@ -1,7 +1,9 @@
 """The range coder gives back every sequence of symbols, and its bytes are as many as their information."""
 
+import itertools
 import math
 import random
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,20 +13,28 @@ from extras.compress.range_coder import Decoder, Encoder
 from support.properties import check_examples
 
 MAX_TOTAL = 2**50
-LARGE = MAX_TOTAL // 5
-WEIGHTS = st.one_of(st.integers(1, 3), st.sampled_from([255, 256, 2**30, LARGE - 1, LARGE]), st.integers(1, LARGE))
-STEPS = st.lists(WEIGHTS, min_size=1, max_size=5).flatmap(
-    lambda weights: st.tuples(st.just(weights), st.integers(0, len(weights) - 1))
-)
 
-# A symbol of a sequence: the weights of all possible symbols, and which of them it is.
-Step = tuple[list[int], int]
+
+class Step(NamedTuple):
+    """One symbol of a sequence: the weights of all possible symbols, and which of them it is."""
+
+    weights: list[int]
+    symbol: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.weights)
+
+    @property
+    def bits(self) -> float:
+        return math.log2(self.total) - math.log2(self.weights[self.symbol])
 
 
 def encode(steps: list[Step]) -> bytes:
     encoder = Encoder()
-    for weights, symbol in steps:
-        encoder.encode(sum(weights[:symbol]), weights[symbol], sum(weights))
+    for step in steps:
+        before = sum(step.weights[: step.symbol])
+        encoder.encode(before, step.weights[step.symbol], step.total)
     return encoder.finish()
 
 
@@ -32,44 +42,65 @@ def decode(encoded: bytes, all_weights: list[list[int]]) -> list[int]:
     decoder = Decoder(encoded)
     symbols = []
     for weights in all_weights:
-        point = decoder.point(sum(weights))
-        symbol = next(i for i in range(len(weights)) if point < sum(weights[: i + 1]))
-        decoder.remove(sum(weights[:symbol]), weights[symbol], sum(weights))
+        total = sum(weights)
+        point = decoder.point(total)
+        ends = itertools.accumulate(weights)
+        symbol = sum(end <= point for end in ends)
+        decoder.remove(sum(weights[:symbol]), weights[symbol], total)
         symbols.append(symbol)
     return symbols
 
 
 def information_bytes(steps: list[Step]) -> float:
-    return sum(math.log2(sum(weights)) - math.log2(weights[symbol]) for weights, symbol in steps) / 8
+    return sum(step.bits for step in steps) / 8
 
 
 def check(steps: list[Step]) -> bytes:
     """Check that the symbols come back from as many bytes as they have information; return the bytes."""
     encoded = encode(steps)
-    assert decode(encoded, [weights for weights, _ in steps]) == [symbol for _, symbol in steps]
+    decoded = decode(encoded, [step.weights for step in steps])
+    assert decoded == [step.symbol for step in steps]
     assert len(encoded) <= information_bytes(steps) + 1.01
     return encoded
 
 
+LARGE = MAX_TOTAL // 5
+WEIGHTS = st.one_of(
+    st.integers(1, 3),
+    st.sampled_from([255, 256, 2**30, LARGE - 1, LARGE]),
+    st.integers(1, LARGE),
+)
+
+
+@st.composite
+def random_steps(draw) -> Step:
+    weights = draw(st.lists(WEIGHTS, min_size=1, max_size=5))
+    symbol = draw(st.integers(0, len(weights) - 1))
+    return Step(weights, symbol)
+
+
 @check_examples
-@given(st.lists(STEPS, max_size=80))
+@given(st.lists(random_steps(), max_size=80))
 def test_symbols_come_back(steps):
     check(steps)
 
 
-HALVES = [1, 2, 1]  # its middle symbol halves an interval around 1/2, which contains 1/2 at any depth
+# Its middle symbol halves an interval around 1/2, which contains 1/2 at any depth.
+HALVES = [1, 2, 1]
+BELOW, MIDDLE, ABOVE = (Step(HALVES, symbol) for symbol in range(3))
 
 
 @check_examples
-@given(st.integers(1, 300), st.lists(st.sampled_from([0, 1, 2]), max_size=30))
-def test_a_carry_passes_through_any_number_of_bytes(depth, symbols):
+@given(st.integers(1, 300), st.lists(st.sampled_from([BELOW, MIDDLE, ABOVE]), max_size=30))
+def test_a_carry_passes_through_any_number_of_bytes(depth, steps):
     """What follows the middle symbols decides on all bits before."""
-    check([(HALVES, symbol) for symbol in [1] * depth + symbols])
+    check([MIDDLE] * depth + steps)
 
 
 def test_a_carry_changes_bytes_that_were_written():
-    undecided = [(HALVES, 1)] * 400
-    below, above = (check([*undecided, (HALVES, symbol)]) for symbol in (0, 2))
+    below = check([MIDDLE] * 400 + [BELOW])
+    above = check([MIDDLE] * 400 + [ABOVE])
+
     assert below[:50] == b"\x7f" + b"\xff" * 49
     assert above[:50] == b"\x80" + b"\x00" * 49
 
@@ -80,31 +111,42 @@ def test_the_size_is_the_information():
     for _ in range(5000):
         weights = [draw.randrange(1, 2 ** draw.randrange(1, 40)) for _ in range(6)]
         (symbol,) = draw.choices(range(6), weights)
-        steps.append((weights, symbol))
+        steps.append(Step(weights, symbol))
+
     encoded = check(steps)
+
     assert len(encoded) >= information_bytes(steps) - 1
 
 
 @pytest.mark.parametrize("total", [MAX_TOTAL, MAX_TOTAL - 1])
 def test_a_symbol_of_weight_1_takes_the_bits_of_the_largest_total(total):
-    first = ([1, total - 1], 0)
-    last = ([total - 1, 1], 1)
-    for steps in ([last] * 100, [first, last] * 50):
-        assert len(check(steps)) >= 100 * 50 / 8 - 1
+    first = Step([1, total - 1], 0)
+    last = Step([total - 1, 1], 1)
+    fifty_bits_each = 100 * 50 / 8
+
+    assert len(check([last] * 100)) >= fifty_bits_each - 1
+    assert len(check([first, last] * 50)) >= fifty_bits_each - 1
+
+
+def test_a_certain_symbol_takes_no_byte():
+    certain = Step([9], 0)
+
+    assert encode([certain] * 10_000) == b""
 
 
 def test_a_long_run_of_a_likely_symbol_is_short():
-    certain = ([9], 0)
-    likely = ([1, 2**30, 1], 1)
-    assert encode([certain] * 10_000) == b""
-    assert len(check([likely] * 100_000)) <= 1
+    likely = Step([1, 2**30, 1], 1)
+
+    assert len(check([likely] * 20_000)) <= 1
 
 
 def test_other_bytes_give_other_symbols():
-    steps = [([3, 1, 4], symbol) for symbol in [0, 1, 2, 2, 0, 1] * 30]
-    encoded = encode(steps)
-    all_weights = [weights for weights, _ in steps]
+    symbols = [0, 1, 2, 2, 0, 1] * 30
+    encoded = encode([Step([3, 1, 4], symbol) for symbol in symbols])
+    all_weights = [[3, 1, 4]] * len(symbols)
+
     for place in range(len(encoded) - 1):  # the last bits of the last byte may be any
         changed = bytearray(encoded)
         changed[place] ^= 1
-        assert decode(bytes(changed), all_weights) != decode(encoded, all_weights)
+
+        assert decode(bytes(changed), all_weights) != symbols
