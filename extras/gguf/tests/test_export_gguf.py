@@ -31,7 +31,7 @@ from tools.common.export import load_run
 
 
 def call(*arguments) -> int:
-    return main(list(map(str, arguments)))
+    return main([str(argument) for argument in arguments])
 
 
 def load_gpt2(folder: Path):
@@ -41,11 +41,13 @@ def load_gpt2(folder: Path):
 
 def write_hub_gpt2(folder: Path):
     """A byte-level tokenizer as a repository has it, with an added token that is ordinary text."""
-    write_bpe(folder.parent / "own")
+    own = folder.parent / "own"
+    write_bpe(own)
+    backend = tokenizers.Tokenizer.from_file(str(own / "tokenizer.json"))
+    added = ["the theory", "\n\n\n"]
+    backend.add_tokens([AddedToken(token, normalized=False) for token in added])
     source = folder.parent / "hf"
     source.mkdir()
-    backend = tokenizers.Tokenizer.from_file(str(folder.parent / "own" / "tokenizer.json"))
-    backend.add_tokens([AddedToken("the theory", normalized=False), AddedToken("\n\n\n", normalized=False)])
     tokenizer_cases.save_tokenizer(backend, source, tokenizer_class="PreTrainedTokenizerFast")
     folder.mkdir()
     write_huggingface(folder, source)
@@ -53,24 +55,33 @@ def write_hub_gpt2(folder: Path):
 
 
 TOKENIZERS = {
-    "bpe": write_bpe, "gpt2": load_gpt2, "hub_gpt2": write_hub_gpt2,
+    "bpe": write_bpe,
+    "gpt2": load_gpt2,
+    "hub_gpt2": write_hub_gpt2,
     "gemma_like": lambda folder: write_gemma_like(folder, folder.parent / "hf"),
-}  # fmt: skip
+}
+NUM_SPARE = 5  # embeddings that the model has more than the tokenizer has ids
 
 
 def make_run(folder: Path, tokenizer, **changes) -> SimpleNamespace:
-    """Make a trained model of 5 embeddings more than the tokenizer has ids, and export it."""
-    model = build(tokenizer.vocab_size + 5, **changes)
+    """Make a trained model and export it."""
+    model = build(tokenizer.vocab_size + NUM_SPARE, **changes)
     write_trained(folder / "models", model, tokenizer)
+    path = folder / "out.gguf"
     options = ["--models", folder / "models", "--tokenizer", folder / "tokenizer"]
-    assert call(folder / "out.gguf", *options) == 0
-    return SimpleNamespace(folder=folder, path=folder / "out.gguf", model=model, tokenizer=tokenizer, options=options)
+    assert call(path, *options) == 0
+    return SimpleNamespace(folder=folder, path=path, model=model, tokenizer=tokenizer, options=options)
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def run(request, tmp_path_factory) -> SimpleNamespace:
+    """A run with each kind of tokenizer."""
     folder = tmp_path_factory.mktemp(request.param)
-    return make_run(folder, TOKENIZERS[request.param](folder / "tokenizer"))
+    write_tokenizer = TOKENIZERS[request.param]
+    return make_run(folder, write_tokenizer(folder / "tokenizer"))
+
+
+with_bpe = pytest.mark.parametrize("run", ["bpe"], indirect=True)
 
 
 def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
@@ -82,90 +93,176 @@ def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     return entries, {tensor.name: tensor.data for tensor in reader.tensors}
 
 
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+@with_bpe
 def test_the_shape_is_under_the_names_of_llama_cpp(run):
     entries, _ = read(run.path)
-    found = {name.removeprefix("gemma3."): value for name, value in entries.items() if name.startswith("gemma3.")}
-    assert found.pop("attention.sliding_window_pattern") == [True, True, False, True]
-    assert found == pytest.approx({
-        "context_length": 96, "embedding_length": 32, "block_count": 4, "feed_forward_length": 64,
-        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
-        "attention.value_length": 16, "attention.layer_norm_rms_epsilon": 1e-6, "attention.sliding_window": 8,
-        "rope.freq_base": 500_000, "rope.freq_base_swa": 10_000, "rope.local.freq_base": 10_000,
-    })  # fmt: skip
-    assert (entries["general.architecture"], entries["general.file_type"]) == ("gemma3", 0)
+
+    assert entries["general.architecture"] == "gemma3"
+    shape = {name.removeprefix("gemma3."): value for name, value in entries.items() if name.startswith("gemma3.")}
+    assert shape.pop("attention.sliding_window_pattern") == [True, True, False, True]
+    assert shape == pytest.approx(
+        {
+            "context_length": 96,
+            "embedding_length": 32,
+            "block_count": 4,
+            "feed_forward_length": 64,
+            "attention.head_count": 4,
+            "attention.head_count_kv": 2,
+            "attention.key_length": 16,
+            "attention.value_length": 16,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.sliding_window": 8,
+            "rope.freq_base": 500_000,
+            "rope.freq_base_swa": 10_000,
+            "rope.local.freq_base": 10_000,
+        }
+    )
 
 
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_weights_are_ours_and_norms_have_the_one_that_gemma_adds(run):
+@with_bpe
+def test_the_file_has_each_of_our_tensors_in_float32(run):
+    entries, tensors = read(run.path)
+
+    assert len(tensors) == len(run.model.state_dict())
+    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
+    assert entries["general.file_type"] == 0
+
+
+def weight_of(run, name: str) -> np.ndarray:
+    return run.model.state_dict()[f"{name}.weight"].numpy()
+
+
+@with_bpe
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("token_embd", "embed_tokens"),
+        ("blk.1.attn_q", "layers.1.self_attn.q_proj"),
+        ("blk.3.attn_output", "layers.3.self_attn.o_proj"),
+        ("blk.0.ffn_down", "layers.0.mlp.down_proj"),
+    ],
+)
+def test_matrices_are_ours(run, theirs, ours):
     _, tensors = read(run.path)
-    ours = {name: weight.numpy() for name, weight in run.model.state_dict().items()}
-    assert len(tensors) == len(ours) and {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
-    matrices = {
-        "token_embd": "embed_tokens", "blk.1.attn_q": "layers.1.self_attn.q_proj",
-        "blk.3.attn_output": "layers.3.self_attn.o_proj", "blk.0.ffn_down": "layers.0.mlp.down_proj",
-    }  # fmt: skip
-    for theirs, name in matrices.items():
-        assert np.array_equal(tensors[f"{theirs}.weight"], ours[f"{name}.weight"])
-    norms = {
-        "output_norm": "norm", "blk.2.attn_norm": "layers.2.input_layernorm",
-        "blk.2.post_attention_norm": "layers.2.post_attention_layernorm",
-        "blk.0.ffn_norm": "layers.0.pre_feedforward_layernorm",
-        "blk.0.post_ffw_norm": "layers.0.post_feedforward_layernorm", "blk.3.attn_k_norm": "layers.3.self_attn.k_norm",
-    }  # fmt: skip
-    for theirs, name in norms.items():
-        assert np.array_equal(tensors[f"{theirs}.weight"], 1 + ours[f"{name}.weight"])
+
+    assert np.array_equal(tensors[f"{theirs}.weight"], weight_of(run, ours))
+
+
+@with_bpe
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("output_norm", "norm"),
+        ("blk.2.attn_norm", "layers.2.input_layernorm"),
+        ("blk.2.post_attention_norm", "layers.2.post_attention_layernorm"),
+        ("blk.0.ffn_norm", "layers.0.pre_feedforward_layernorm"),
+        ("blk.0.post_ffw_norm", "layers.0.post_feedforward_layernorm"),
+        ("blk.3.attn_k_norm", "layers.3.self_attn.k_norm"),
+    ],
+)
+def test_norms_have_the_one_that_gemma_adds(run, theirs, ours):
+    _, tensors = read(run.path)
+
+    assert np.array_equal(tensors[f"{theirs}.weight"], 1 + weight_of(run, ours))
 
 
 @pytest.mark.parametrize(("n_layer", "divisor"), [(4, 16), (62, 8)])
 def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(n_layer, divisor):
     """llama.cpp divides scores by the root of head_dim, or of d_model / n_head in a model of 62 layers; here 24."""
-    model = build(400, n_layer=n_layer)
     from extras.gguf.writer import llama_tensors
 
+    model = build(400, n_layer=n_layer)
+
     tensors = dict(llama_tensors(model, "f32"))
+
     ours = 1 + model.layers[1].self_attn.q_norm.weight.detach().numpy()
-    assert np.allclose(tensors["blk.1.attn_q_norm.weight"], ours * (divisor / 24) ** 0.5, rtol=1e-6)
+    expected = ours * (divisor / 24) ** 0.5
+    assert np.allclose(tensors["blk.1.attn_q_norm.weight"], expected, rtol=1e-6)
 
 
-def test_the_vocabulary_is_complete_and_texts_begin_with_end_of_text(run):
+def vocabulary_of(run) -> dict:
+    """Return the entries that describe the vocabulary."""
     entries, _ = read(run.path)
+    prefix = "tokenizer.ggml."
+    return {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
 
-    def get(name: str):
-        return entries[f"tokenizer.ggml.{name}"]
 
-    kind = "llama" if "gemma" in run.folder.name else "gpt2"
-    assert (get("model"), get("pre")) == (kind, "default" if kind == "llama" else "gpt-2")
-    assert len(get("tokens")) == len(get("token_type")) == len(set(get("tokens"))) == run.tokenizer.vocab_size + 5
+def test_the_kind_of_vocabulary_is_named(run):
+    entries = vocabulary_of(run)
+
+    if run.folder.name.startswith("gemma"):
+        assert entries["model"] == "llama"
+        assert entries["pre"] == "default"
+        assert "scores" in entries
+        assert "merges" not in entries
+    else:
+        assert entries["model"] == "gpt2"
+        assert entries["pre"] == "gpt-2"
+        assert "merges" in entries
+        assert "scores" not in entries
+
+
+def test_the_vocabulary_is_complete(run):
+    entries = vocabulary_of(run)
+
     backend = tokenizers.Tokenizer.from_file(str(run.tokenizer.folder / "tokenizer.json"))
-    assert [token for token in get("tokens") if token[:4] != "[PAD"] == [
-        backend.id_to_token(token_id) for token_id in range(run.tokenizer.vocab_size)
-    ]
-    assert get("token_type")[-5:] == [vocabulary.UNUSED] * 5
-    assert {get(f"{name}_token_id") for name in ("bos", "eos", "padding")} == {run.tokenizer.eot_id}
-    assert get("token_type")[run.tokenizer.eot_id] == vocabulary.CONTROL
-    assert get("add_bos_token") and not get("add_eos_token") and not get("add_space_prefix")
-    assert ("tokenizer.ggml.scores" in entries, "tokenizer.ggml.merges" in entries) == (kind == "llama", kind == "gpt2")
+    ours = [backend.id_to_token(token_id) for token_id in range(run.tokenizer.vocab_size)]
+    tokens = entries["tokens"]
+    assert [token for token in tokens if not token.startswith("[PAD")] == ours
+    assert len(tokens) == len(set(tokens)) == run.tokenizer.vocab_size + NUM_SPARE
+    assert len(entries["token_type"]) == len(tokens)
+    assert entries["token_type"][-NUM_SPARE:] == [vocabulary.UNUSED] * NUM_SPARE
 
 
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
-def test_the_same_model_gives_the_same_bytes_and_f16_halves_the_matrices(run):
+def test_texts_begin_with_end_of_text(run):
+    entries = vocabulary_of(run)
+
+    eot_id = run.tokenizer.eot_id
+    assert entries["bos_token_id"] == eot_id
+    assert entries["eos_token_id"] == eot_id
+    assert entries["padding_token_id"] == eot_id
+    assert entries["token_type"][eot_id] == vocabulary.CONTROL
+    assert entries["add_bos_token"]
+    assert not entries["add_eos_token"]
+    assert not entries["add_space_prefix"]
+
+
+@with_bpe
+def test_the_same_model_gives_the_same_bytes(run):
     again = run.folder / "again.gguf"
-    half = run.folder / "half.gguf"
-    assert call(again, *run.options) == call(half, *run.options, "--dtype", "f16") == 0
+
+    assert call(again, *run.options) == 0
+
     assert again.read_bytes() == run.path.read_bytes()
+
+
+@with_bpe
+def test_f16_halves_the_matrices_alone(run):
+    half = run.folder / "half.gguf"
+
+    assert call(half, *run.options, "--dtype", "f16") == 0
+
     entries, tensors = read(half)
-    assert {tensor.ndim: tensor.dtype for tensor in tensors.values()} == {1: np.float32, 2: np.float16}
-    assert np.array_equal(tensors["token_embd.weight"], run.model.embed_tokens.weight.detach().half().numpy())
+    dtypes = {tensor.ndim: tensor.dtype for tensor in tensors.values()}
+    assert dtypes == {1: np.float32, 2: np.float16}
+    assert np.array_equal(tensors["token_embd.weight"], weight_of(run, "embed_tokens").astype(np.float16))
     assert entries["general.file_type"] == 1
 
 
 def test_only_a_gguf_file_is_replaced(tmp_path, capfd):
-    other = tmp_path / "notes.txt"
-    for path in (other, tmp_path):
-        other.write_text("mine")
-        refused(call(path), capfd.readouterr().err, 2, f"{path}: exists and is not a GGUF file")
-    assert other.read_text() == "mine"
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+
+    status = call(notes)
+
+    refused(status, capfd.readouterr().err, 2, str(notes), "not a GGUF file")
+    assert notes.read_text() == "mine"
+
+
+def test_a_folder_is_not_replaced(tmp_path, capfd):
+    status = call(tmp_path)
+
+    refused(status, capfd.readouterr().err, 2, str(tmp_path), "not a GGUF file")
 
 
 def add_merges(*merges: str):
@@ -181,21 +278,28 @@ def add_merges(*merges: str):
 
 
 def add_token(**settings):
-    """Return a change that adds tokens to be found in texts."""
-    token = {"id": 0, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    """Return a change that adds a token to be found in texts."""
+    token = {
+        "id": 0,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": False,
+    }
     return lambda rules: rules["added_tokens"].append(token | settings)
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda rules: rules["model"].update(ignore_merges=True), "it must be plain BPE"),
-        (lambda rules: rules.update(normalizer=None), "it cuts texts otherwise"),
-        (lambda rules: rules["model"]["vocab"].pop("<0x7F>"), "no token for 1 of 256 bytes"),
-        (lambda rules: rules["model"]["vocab"].update(ab=900), "never merges 'a' and 'b' into its token 'ab'"),
-        (add_merges("a b", "b c", "ab c", "x y", "a bc"), "other merges stand between two merges into 'abc'"),
+        (lambda rules: rules["model"].update(ignore_merges=True), "plain BPE"),
+        (lambda rules: rules.update(normalizer=None), "cuts texts otherwise"),
+        (lambda rules: rules["model"]["vocab"].pop("<0x7F>"), "1 of 256 bytes"),
+        (lambda rules: rules["model"]["vocab"].update(ab=900), "never merges 'a' and 'b'"),
+        (add_merges("a b", "b c", "ab c", "x y", "a bc"), "between two merges into 'abc'"),
         (add_token(content="ab", lstrip=True), "'ab' depends on the text around it"),
-        (add_token(content="ab", normalized=True), "'ab' is searched in the normalized text"),
+        (add_token(content="ab", normalized=True), "'ab' .* normalized text"),
     ],
 )
 def test_a_vocabulary_that_llama_cpp_would_read_otherwise_is_refused(tmp_path, change, sentence):
@@ -204,6 +308,7 @@ def test_a_vocabulary_that_llama_cpp_would_read_otherwise_is_refused(tmp_path, c
     rules = read_json(path)
     change(rules)
     write_json(path, rules)
+
     with pytest.raises(DataError, match=sentence):
         describe_vocabulary(tokenizer, tokenizer.vocab_size)
 
@@ -214,7 +319,7 @@ def read_encoder(path: Path) -> Callable[[str], list[int]]:
     tokens = entries["tokenizer.ggml.tokens"]
     types = entries["tokenizer.ggml.token_type"]
     ids = {token: token_id for token_id, token in enumerate(tokens)}
-    searched = [token for token, type in zip(tokens, types, strict=True) if type == vocabulary.USER_DEFINED]
+    searched = [token for token in tokens if types[ids[token]] == vocabulary.USER_DEFINED]
     searched.sort(key=len, reverse=True)
 
     if entries["tokenizer.ggml.model"] == "gpt2":
@@ -234,7 +339,10 @@ def read_encoder(path: Path) -> Callable[[str], list[int]]:
     def encode(text: str) -> list[int]:
         found = [entries["tokenizer.ggml.bos_token_id"]]
         for part in cut_at(text, searched):
-            found += [ids[part]] if part in searched else encode_part(part)
+            if part in searched:
+                found.append(ids[part])
+            else:
+                found += encode_part(part)
         return found
 
     return encode
@@ -266,8 +374,14 @@ def merge_by_score(text: str, ids: dict[str, int], scores: list[float]) -> list[
             break
         best = max(places, key=lambda place: (scores[ids[joined[place]]], -place))
         pieces[best : best + 2] = [joined[best]]
-    parts = [[piece] if piece in ids else [f"<0x{byte:02X}>" for byte in piece.encode()] for piece in pieces]
-    return [ids[token] for part in parts for token in part]
+
+    tokens = []
+    for piece in pieces:
+        if piece in ids:
+            tokens.append(piece)
+        else:
+            tokens += [f"<0x{byte:02X}>" for byte in piece.encode()]
+    return [ids[token] for token in tokens]
 
 
 def has_only_old_characters(text: str) -> bool:
@@ -279,12 +393,15 @@ def has_only_old_characters(text: str) -> bool:
 
 
 def test_the_vocabulary_of_the_file_gives_our_ids(run):
+    texts = [*tokenizer_cases.fuzzed_texts(2_000, seed=11), *tokenizer_cases.TRAINING]
+    texts = [text for text in texts if has_only_old_characters(text)]
+    assert len(texts) > 800
+    texts += ["see the theory\n\n\n\nand the theorythe theory", "<|endoftext|> is text"]
+
     encode = read_encoder(run.path)
-    fuzzed = [text for text in tokenizer_cases.fuzzed_texts(2_000, seed=11) if has_only_old_characters(text)]
-    added = ["see the theory\n\n\n\nand the theorythe theory", "<|endoftext|> is text"]
-    for text in [*fuzzed, *tokenizer_cases.TRAINING, *added]:
-        assert encode(text) == [run.tokenizer.eot_id, *run.tokenizer.encode(text)], text
-    assert len(fuzzed) > 500
+
+    for text in texts:
+        assert encode(text) == [run.tokenizer.eot_id, *run.tokenizer.encode(text)]
 
 
 @pytest.mark.parametrize("every", [1, 3, 9])
@@ -293,17 +410,19 @@ def test_transformers_computes_our_logits_from_the_file(tmp_path, every):
 
     The difference is one of rounding: about 2e-6 of the largest logit was seen, 1e-4 is allowed.
     """
+    from extras.gguf.reader import open_gguf
 
     run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"), full_attention_every=every)
     ours, _, tokenizer = load_run(run.folder / "models", run.folder / "tokenizer")
-    from extras.gguf.reader import open_gguf
-
     theirs = open_gguf(run.path)
     ids = torch.randint(tokenizer.vocab_size, (1, 90), generator=torch.Generator().manual_seed(0))
+
     with torch.no_grad():
-        wanted = ours(ids)[0]
-        found = theirs(ids).logits[0]
-    assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
+        our_logits = ours(ids)[0]
+        their_logits = theirs(ids).logits[0]
+
+    difference = (their_logits - our_logits).abs().max()
+    assert difference < 1e-4 * our_logits.abs().max()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -315,8 +434,9 @@ def test_a_model_of_changed_code_is_not_written(tmp_path, monkeypatch, capfd, dt
 
     status = call(run.path, *run.options, "--dtype", dtype)
 
-    refused(status, capfd.readouterr().err, 4, f"{run.path}: transformers computes ", "nothing was written")
-    assert run.path.read_bytes() == before and not list(tmp_path.glob(".*.tmp"))
+    refused(status, capfd.readouterr().err, 4, str(run.path), "nothing was written")
+    assert run.path.read_bytes() == before
+    assert list(tmp_path.glob(".*.tmp")) == []
 
 
 def test_matrices_that_float16_cannot_hold_are_not_written(tmp_path, capfd):
@@ -324,19 +444,18 @@ def test_matrices_that_float16_cannot_hold_are_not_written(tmp_path, capfd):
     model = build(tokenizer.vocab_size)
     model.layers[0].mlp.down_proj.weight.data[0, 0] = 1e5
     write_trained(tmp_path / "models", model, tokenizer)
+    options = ["--models", tmp_path / "models", "--tokenizer", tokenizer.folder, "--dtype", "f16"]
 
-    status = call(
-        tmp_path / "out.gguf", "--models", tmp_path / "models", "--tokenizer", tokenizer.folder, "--dtype", "f16"
-    )
+    status = call(tmp_path / "out.gguf", *options)
 
-    sentence = "model.layers.0.mlp.down_proj.weight has a weight beyond 65,504"
-    refused(status, capfd.readouterr().err, 3, sentence, "export it with --dtype f32")
+    refused(status, capfd.readouterr().err, 3, "layers.0.mlp.down_proj.weight", "65,504", "--dtype f32")
     assert not (tmp_path / "out.gguf").exists()
 
 
-@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+@with_bpe
 def test_the_printed_size_is_that_of_the_file(run, capfd):
-    assert call(run.folder / "size.gguf", *run.options) == 0
+    path = run.folder / "size.gguf"
 
-    size = (run.folder / "size.gguf").stat().st_size
-    assert capfd.readouterr().out == f"{run.folder / 'size.gguf'}: {size:,} bytes\n"
+    assert call(path, *run.options) == 0
+
+    assert capfd.readouterr().out == f"{path}: {path.stat().st_size:,} bytes\n"
