@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
-from lm.text.documents import Chunk
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import encode_here, encode_in_processes
@@ -26,14 +24,16 @@ TEXTS = ["a cat", "A cat", "a  cat", "a café", "½ cat", "a dog", " a cat"]
 
 
 def word_level() -> tokenizers.Tokenizer:
-    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "cat": 2}, unk_token="[UNK]"))
+    vocab = {"[UNK]": 0, "a": 1, "cat": 2}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return backend
 
 
 def byte_level(normalizer=None) -> tokenizers.Tokenizer:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = tokenizers.Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    vocab = {letter: index for index, letter in enumerate(letters)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=normalizer is None)
     backend.decoder = decoders.ByteLevel()
     if normalizer:
@@ -43,7 +43,8 @@ def byte_level(normalizer=None) -> tokenizers.Tokenizer:
 
 def unigram(byte_fallback: bool) -> tokenizers.Tokenizer:
     pieces = ["<unk>", *"▁acotdgAfé", *(f"<0x{byte:02X}>" for byte in range(256))]
-    backend = tokenizers.Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 0, byte_fallback))
+    scored = [(piece, -1.0) for piece in pieces]
+    backend = tokenizers.Tokenizer(models.Unigram(scored, 0, byte_fallback))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return backend
@@ -59,16 +60,25 @@ def load(backend: tokenizers.Tokenizer, folder: Path):
     return load_tokenizer(folder / "tokenizer")
 
 
-STRIP = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+STRIP_ACCENTS = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+
+
+def losses_of(texts: list[str], tokenizer):
+    ids, _ = tokenizer.encode_documents(texts)
+    return count_losses(ids, texts, tokenizer)
 
 
 @pytest.mark.parametrize(
     ("backend", "unknown", "changed"),
     [
-        (word_level(), ["A", "café", "½", "dog"], ["A cat", "a  cat", "a café", "½ cat", "a dog"]),
+        (
+            word_level(),
+            ["A", "café", "½", "dog"],
+            ["A cat", "a  cat", "a café", "½ cat", "a dog"],
+        ),
         (byte_level(normalizers.Lowercase()), [], ["A cat"]),
         (byte_level(normalizers.NFKC()), [], ["½ cat"]),
-        (byte_level(STRIP), [], ["a café"]),
+        (byte_level(STRIP_ACCENTS), [], ["a café"]),
         (byte_level(), [], []),
         (unigram(byte_fallback=True), [], []),
         (unigram(byte_fallback=False), ["½"], ["½ cat"]),
@@ -78,78 +88,131 @@ STRIP = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
 def test_what_is_not_given_back_is_counted(tmp_path, backend, unknown, changed):
     tokenizer = load(backend, tmp_path)
     assert not tokenizer.is_byte_level
+
     for text in TEXTS:
-        ids, _ = tokenizer.encode_documents([text])
-        losses = count_losses(ids, [text], tokenizer)
+        losses = losses_of([text], tokenizer)
+
         assert losses.changed_documents == (text in changed), text
         assert losses.unknown_tokens == sum(word in text.split() for word in unknown), text
-    ids, _ = tokenizer.encode_documents(TEXTS)
-    assert count_losses(ids, TEXTS, tokenizer) == (len(unknown), len(changed))
+
+    assert losses_of(TEXTS, tokenizer) == (len(unknown), len(changed))
+
+
+@pytest.fixture
+def lossy(tmp_path):
+    """A tokenizer that knows two words."""
+    return load(word_level(), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["a cat ", "a cat\n", "\na cat", "  a cat"])
-def test_lost_white_space_at_the_ends_is_counted(tmp_path, text):
-    tokenizer = load(word_level(), tmp_path)
-    ids, _ = tokenizer.encode_documents([text])
-    assert count_losses(ids, [text], tokenizer).changed_documents == 1
+def test_lost_white_space_at_the_ends_is_counted(lossy, text):
+    assert losses_of([text], lossy).changed_documents == 1
 
 
-def test_losses_of_several_chunks_are_added(tmp_path):
-    tokenizer = load(word_level(), tmp_path)
+CHUNKS = [TEXTS[:3], TEXTS[3:], TEXTS]
+LOSSES = [(1, 2), (3, 3), (4, 5)]  # of each chunk: unknown tokens, changed documents
+
+
+def test_losses_of_several_chunks_are_added(lossy):
     counts = TextCounts()
+    chunks = [chunk_of(texts) for texts in CHUNKS]
 
-    for _ in counts.ids_of(encode_here([chunk_of(TEXTS[:3]), chunk_of(TEXTS[3:]), chunk_of(TEXTS)], tokenizer)):
+    for _ in counts.ids_of(encode_here(chunks, lossy)):
         pass
 
-    assert (counts.documents, counts.unknown_tokens, counts.changed_documents) == (14, 8, 10)
+    assert counts.documents == 14
+    assert counts.unknown_tokens == 1 + 3 + 4
+    assert counts.changed_documents == 2 + 3 + 5
 
 
-@pytest.mark.parametrize("is_byte_level", [True, False])
-def test_ids_without_an_end_for_each_document_are_refused(tmp_path, is_byte_level):
-    """A byte-level vocabulary also shows a lost or a new byte; no other one can."""
-    folder = tmp_path / "bytes"
-    folder.mkdir()
-    tokenizer = load_tokenizer(write_bpe(folder)) if is_byte_level else load(word_level(), tmp_path)
-    texts = chunk_of(["a cat", "a"])
-    ids, _ = tokenizer.encode_documents(texts.texts.to_pylist())
-    end = ids[-1:]
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_any_number_of_processes_counts_the_losses_of_each_chunk(lossy, num_processes):
+    chunks = [chunk_of(texts) for texts in CHUNKS]
 
-    check_ids(ids, texts, tokenizer)
-    too_few = ids[ids != end]
-    too_many = np.concatenate([ids, end])
-    moved = np.concatenate([end, ids[:-1]])
-    wrong = [too_few, np.concatenate([too_few, end]), too_many, moved, ids[:0]]
+    encoded = list(encode_in_processes(chunks, lossy, num_processes))
 
-    for each in wrong + ([np.delete(ids, 0)] if is_byte_level else []):
-        with pytest.raises(IntegrityError, match="tokenizer: 2 documents of 6 bytes gave"):
-            check_ids(each, texts, tokenizer)
+    assert [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in encoded] == LOSSES
+    for (_, ids), texts in zip(encoded, CHUNKS, strict=True):
+        expected, _ = lossy.encode_documents(texts)
+        assert np.array_equal(ids, expected)
 
 
-def test_processes_count_as_one_does(tmp_path):
-    tokenizer = load(word_level(), tmp_path)
-    texts = [TEXTS[:3], TEXTS[3:], TEXTS]
-    chunks = [
-        Chunk(pa.array(each, pa.large_string()), 0, sum(map(len, each)), sum(len(t.encode()) for t in each), {})
-        for each in texts
-    ]
-    here, apart = (list(pairs) for pairs in (encode_here(chunks, tokenizer), encode_in_processes(chunks, tokenizer, 2)))
-    assert [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in here] == [(1, 2), (3, 3), (4, 5)]
-    assert [chunk[-2:] for chunk, _ in here] == [chunk[-2:] for chunk, _ in apart]
-    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(here, apart, strict=True))
+def too_few_ends(ids, end):
+    return ids[ids != end]
 
 
-def test_the_stage_records_and_says_what_is_lost(tmp_path, monkeypatch, capsys):
+def one_end_for_both(ids, end):
+    return np.append(ids[ids != end], end)
+
+
+def one_end_more(ids, end):
+    return np.append(ids, end)
+
+
+def an_end_at_the_beginning(ids, end):
+    return np.insert(ids[:-1], 0, end)
+
+
+def no_ids(ids, end):
+    return ids[:0]
+
+
+def a_token_less(ids, end):
+    return ids[1:]
+
+
+WRONG_ENDS = [too_few_ends, one_end_for_both, one_end_more, an_end_at_the_beginning, no_ids]
+
+
+def check_changed_ids(tokenizer, change) -> None:
+    """Check that ids of two documents are refused after a change, and accepted before."""
+    chunk = chunk_of(["a cat", "a"])
+    ids, _ = tokenizer.encode_documents(chunk.texts.to_pylist())
+    check_ids(ids, chunk, tokenizer)
+
+    with pytest.raises(IntegrityError, match="tokenizer: 2 documents of 6 bytes gave"):
+        check_ids(change(ids, tokenizer.eot_id), chunk, tokenizer)
+
+
+@pytest.mark.parametrize("change", WRONG_ENDS)
+def test_ids_without_an_end_for_each_document_are_refused(lossy, change):
+    check_changed_ids(lossy, change)
+
+
+@pytest.mark.parametrize("change", [*WRONG_ENDS, a_token_less])
+def test_a_byte_level_vocabulary_shows_a_lost_byte_too(tmp_path, change):
+    """No other vocabulary can."""
+    check_changed_ids(load_tokenizer(write_bpe(tmp_path)), change)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project of TEXTS as the working directory."""
     monkeypatch.chdir(tmp_path)
     tokenize_cases.make_project()
     tokenize_cases.write_raw(TEXTS)
-    (tmp_path / "lossy").mkdir()
-    load(word_level(), tmp_path / "lossy")
+
+
+def test_the_stage_records_and_says_what_is_lost(project, capsys):
+    Path("lossy").mkdir()
+    load(word_level(), Path("lossy"))
+
     assert tokenize_cases.tokenize("train", "lossy/tokenizer") == 0
+
     meta = read_json("out/train.json")
     assert meta["round_trip"] == {"unknown_tokens": 4, "changed_documents": 5}
-    assert lossy_fractions(meta) == {"unknown_token_fraction": 4 / meta["tokens"], "changed_document_fraction": 5 / 7}
+    assert lossy_fractions(meta) == {
+        "unknown_token_fraction": 4 / meta["tokens"],
+        "changed_document_fraction": 5 / 7,
+    }
     said = capsys.readouterr().err
-    assert "warning: out/train.bin: 19.05% of the tokens are unknown, and 71.43% of the documents are decoded" in said
-    assert "lossy tokenizer: bits per byte are too low" in said
+    assert "warning: out/train.bin: 19.05% of the tokens are unknown" in said
+    assert "71.43% of the documents" in said
+    assert "bits per byte are too low" in said
+
+
+def test_the_stage_is_silent_if_nothing_is_lost(project, capsys):
     assert tokenize_cases.tokenize("train") == 0
-    assert "round_trip" not in read_json("out/train.json") and "lossy" not in capsys.readouterr().err
+
+    assert "round_trip" not in read_json("out/train.json")
+    assert "lossy" not in capsys.readouterr().err
