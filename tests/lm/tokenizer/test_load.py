@@ -1,7 +1,5 @@
 """Ids equal the reference's ids for any text, and a changed folder is refused."""
 
-import hashlib
-import json
 import pickle
 import shutil
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 import tiktoken
 
 from lm.core.errors import IntegrityError
-from lm.core.files import write_json
+from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import load_tokenizer, token_dtype
 from support.tokenizer_cases import (
@@ -61,36 +59,81 @@ def gemma_tokenizer(gemma_folder):
 def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
     reference = tiktoken.get_encoding("gpt2")
+    texts = TEXTS[:8000]
     tokenizer = load_tokenizer(gpt2_folder)
-    assert [tokenizer.encode(text) for text in TEXTS[:8000]] == reference.encode_ordinary_batch(TEXTS[:8000])
-    assert (tokenizer.vocab_size, tokenizer.eot_id) == (reference.n_vocab, reference.eot_token)
+
+    ids = [tokenizer.encode(text) for text in texts]
+
+    assert ids == reference.encode_ordinary_batch(texts)
+    assert tokenizer.vocab_size == reference.n_vocab
+    assert tokenizer.eot_id == reference.eot_token
 
 
 def test_auto_tokenizer_gives_the_same_ids(byte_level_folder):
     tokenizer = load_tokenizer(byte_level_folder)
     texts = TEXTS[:2000] + SPECIAL
-    assert auto_ids(byte_level_folder, texts) == [tokenizer.encode(text) for text in texts]
+
+    ids = [tokenizer.encode(text) for text in texts]
+
+    assert ids == auto_ids(byte_level_folder, texts)
+
+
+DOCUMENTS = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
 
 
 def test_each_document_ends_with_eot(byte_level_folder):
     tokenizer = load_tokenizer(byte_level_folder)
-    texts = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
-    ids, lengths = tokenizer.encode_documents(texts)
-    assert ids.dtype == np.dtype("<u2") and lengths.dtype == np.int64
-    assert lengths.tolist() == [len(tokenizer.encode(text)) + 1 for text in texts]
-    assert ids.tolist() == [i for text in texts for i in [*tokenizer.encode(text), tokenizer.eot_id]]
-    assert tokenizer.count_bytes(ids) == sum(len(text.encode()) for text in texts)
-    assert tokenizer.decode_bytes(ids) == "".join(text + "<|endoftext|>" for text in texts).encode()
-    assert tokenizer.token_bytes[tokenizer.eot_id] == 0 and tokenizer.is_byte_level
+
+    ids, lengths = tokenizer.encode_documents(DOCUMENTS)
+
+    expected = [[*tokenizer.encode(text), tokenizer.eot_id] for text in DOCUMENTS]
+    assert lengths.tolist() == [len(document) for document in expected]
+    assert ids.tolist() == [token_id for document in expected for token_id in document]
+    assert ids.dtype == np.dtype("<u2")
+    assert lengths.dtype == np.int64
+
+
+def test_documents_are_decoded_with_their_ends(byte_level_folder):
+    tokenizer = load_tokenizer(byte_level_folder)
+
+    ids, _ = tokenizer.encode_documents(DOCUMENTS)
+
+    expected = "".join(text + "<|endoftext|>" for text in DOCUMENTS)
+    assert tokenizer.decode_bytes(ids) == expected.encode()
+
+
+def test_the_bytes_of_the_tokens_are_those_of_the_text(byte_level_folder):
+    tokenizer = load_tokenizer(byte_level_folder)
+
+    ids, _ = tokenizer.encode_documents(DOCUMENTS)
+
+    assert tokenizer.is_byte_level
+    assert tokenizer.count_bytes(ids) == sum(len(text.encode()) for text in DOCUMENTS)
     assert tokenizer.bytes_of(ids).tolist() == tokenizer.token_bytes[ids].tolist()
+    assert tokenizer.token_bytes[tokenizer.eot_id] == 0
 
 
-def test_a_lone_surrogate_becomes_the_replacement_character(bpe_folder, gemma_tokenizer):
-    for tokenizer in (load_tokenizer(bpe_folder), gemma_tokenizer):
-        for text, well_formed in (("a\ud800b", "a\ufffdb"), ("\ud83d\ude00\ud83d", "\U0001f600\ufffd")):
-            assert tokenizer.encode(text) == tokenizer.encode(well_formed)
-            ids, _ = tokenizer.encode_documents([text])
-            assert ids.tolist() == [*tokenizer.encode(well_formed), tokenizer.eot_id]
+@pytest.mark.parametrize("folder", ["bpe_folder", "gemma_folder"])
+@pytest.mark.parametrize(
+    ("text", "well_formed"),
+    [
+        ("a\ud800b", "a\ufffdb"),
+        ("\ud83d\ude00\ud83d", "\U0001f600\ufffd"),
+    ],
+)
+def test_a_lone_surrogate_becomes_the_replacement_character(request, folder, text, well_formed):
+    tokenizer = load_tokenizer(request.getfixturevalue(folder))
+    expected = tokenizer.encode(well_formed)
+
+    ids, _ = tokenizer.encode_documents([text])
+
+    assert ids.tolist() == [*expected, tokenizer.eot_id]
+    assert tokenizer.encode(text) == expected
+
+
+def change_meta(folder: Path, **changes) -> None:
+    meta = read_json(folder / "meta.json")
+    write_json(folder / "meta.json", meta | changes)
 
 
 @pytest.mark.parametrize(
@@ -103,18 +146,18 @@ def test_a_lone_surrogate_becomes_the_replacement_character(bpe_folder, gemma_to
 )
 def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path, changes, sentence):
     folder = shutil.copytree(bpe_folder, tmp_path / "copy")
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    write_json(folder / "meta.json", meta | changes)
+    change_meta(folder, **changes)
+
     with pytest.raises(IntegrityError, match=sentence):
         load_tokenizer(folder)
 
 
 def test_an_id_outside_the_vocabulary_is_refused(gemma_folder, gemma_tokenizer, tmp_path):
     folder = shutil.copytree(gemma_folder, tmp_path / "copy")
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    first_id_outside = max(gemma_tokenizer.encode("漢"))
-    write_json(folder / "meta.json", meta | {"vocab_size": first_id_outside, "dtype": "uint16"})
-    with pytest.raises(IntegrityError, match=f"gave the id {first_id_outside}, but meta.json says {first_id_outside}"):
+    largest_id = max(gemma_tokenizer.encode("漢"))
+    change_meta(folder, vocab_size=largest_id, dtype="uint16")
+
+    with pytest.raises(IntegrityError, match=f"gave the id {largest_id}, but meta.json says {largest_id}"):
         load_tokenizer(folder).encode_documents(["漢"])
 
 
@@ -122,12 +165,14 @@ def test_an_id_outside_the_vocabulary_is_refused(gemma_folder, gemma_tokenizer, 
 def test_ranks_that_do_not_number_the_tokens_are_refused(bpe_folder, tmp_path, shift):
     """The last token has the rank of the one before it, or that of end-of-text."""
     folder = shutil.copytree(bpe_folder, tmp_path / "copy")
-    *lines, last = (folder / "ranks.tiktoken").read_text().splitlines()
+    ranks = folder / "ranks.tiktoken"
+    *lines, last = ranks.read_text().splitlines()
     token, rank = last.split()
-    (folder / "ranks.tiktoken").write_text("\n".join([*lines, f"{token} {int(rank) + shift}"]) + "\n")
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    meta["files"]["ranks.tiktoken"] = hashlib.sha256((folder / "ranks.tiktoken").read_bytes()).hexdigest()
-    write_json(folder / "meta.json", meta)
+    lines.append(f"{token} {int(rank) + shift}")
+    ranks.write_text("\n".join(lines) + "\n")
+    files = read_json(folder / "meta.json")["files"]
+    change_meta(folder, files=files | {"ranks.tiktoken": sha256_file(ranks)})
+
     with pytest.raises(IntegrityError, match="its ranks do not number every byte"):
         load_tokenizer(folder)
 
@@ -139,39 +184,89 @@ def test_ids_have_the_narrowest_dtype(vocab_size, dtype):
 
 def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
     monkeypatch.chdir(bpe_folder.parent)
-    content = pickle.dumps(load_tokenizer(Path(bpe_folder.name)))
+    tokenizer = load_tokenizer(Path(bpe_folder.name))
+
+    pickled = pickle.dumps(tokenizer)
     monkeypatch.chdir(tmp_path)
-    copy = pickle.loads(content)
-    assert len(content) < 1000 and copy.encode("it's") == load_tokenizer(bpe_folder).encode("it's")
-    assert copy.sha256 == hashlib.sha256((bpe_folder / "meta.json").read_bytes()).hexdigest()
+    copy = pickle.loads(pickled)
+
+    assert len(pickled) < 1000
+    assert copy.encode("it's") == tokenizer.encode("it's")
+    assert copy.sha256 == tokenizer.sha256 == sha256_file(bpe_folder / "meta.json")
 
 
-def test_a_gemma_like_tokenizer_gives_the_same_ids(gemma_source, gemma_folder, gemma_tokenizer):
-    tokenizer = gemma_tokenizer
+# A tokenizer of Gemma's kind
+
+
+def test_a_gemma_like_tokenizer_gives_the_ids_of_its_source(gemma_source, gemma_folder, gemma_tokenizer):
     texts = TEXTS[:1000] + SPECIAL
-    expected = auto_ids(gemma_source, texts, split_special_tokens=True)
-    assert [tokenizer.encode(text) for text in texts] == expected
-    assert auto_ids(gemma_folder, texts) == expected
-    ids, lengths = tokenizer.encode_documents(texts)
-    assert ids.dtype == np.dtype("<u4") and np.split(ids, np.cumsum(lengths)[:-1])[7][:-1].tolist() == expected[7]
-    assert np.count_nonzero(ids == tokenizer.eot_id) == len(texts)
-    greeting = "Hi <bos>\n\nthere 👋 "
-    ended = [*tokenizer.encode(greeting), tokenizer.eot_id]
-    assert tokenizer.decode(ended) == greeting + "<eos>"
-    assert tokenizer.decode_all([ended, ended[:-1]]) == [greeting + "<eos>", greeting]
+
+    ids = [gemma_tokenizer.encode(text) for text in texts]
+
+    assert ids == auto_ids(gemma_source, texts, split_special_tokens=True)
+    assert ids == auto_ids(gemma_folder, texts)
 
 
-def test_a_gemma_like_tokenizer_is_described(gemma_source, gemma_tokenizer):
-    tokenizer = gemma_tokenizer
-    vocab = json.loads((gemma_source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    assert tokenizer.vocab_size == len(vocab) == GEMMA_LIKE_SIZE, "the special token after it never occurs in a file"
-    assert tokenizer.eot_id == vocab["<eos>"] and not tokenizer.is_byte_level
-    assert tokenizer.meta["special_tokens"]["<image_soft_token>"] == GEMMA_LIKE_SIZE
-    assert tokenizer.meta["commit"] == "a" * 40
-    sizes = {"<0x0A>": 1, "▁a": 2, "漢": 3, "\n\n": 2, "<tag>": 5, "<bos>": 0, "<eos>": 0}
-    assert {token: tokenizer.token_bytes[vocab[token]] for token in sizes} == sizes
+def test_documents_of_a_gemma_like_tokenizer_end_with_eot(gemma_tokenizer):
+    texts = TEXTS[:1000] + SPECIAL
+
+    ids, lengths = gemma_tokenizer.encode_documents(texts)
+
+    documents = np.split(ids, np.cumsum(lengths)[:-1])
+    assert ids.dtype == np.dtype("<u4")
+    for document, text in zip(documents, texts, strict=True):
+        assert document.tolist() == [*gemma_tokenizer.encode(text), gemma_tokenizer.eot_id]
+
+
+def test_a_gemma_like_tokenizer_decodes_texts_and_their_ends(gemma_tokenizer):
+    text = "Hi <bos>\n\nthere 👋 "
+    ids = gemma_tokenizer.encode(text)
+    ended = [*ids, gemma_tokenizer.eot_id]
+
+    assert gemma_tokenizer.decode(ended) == text + "<eos>"
+    assert gemma_tokenizer.decode_all([ended, ids]) == [text + "<eos>", text]
+
+
+@pytest.fixture(scope="module")
+def gemma_vocab(gemma_source) -> dict[str, int]:
+    return read_json(gemma_source / "tokenizer.json")["model"]["vocab"]
+
+
+def test_a_gemma_like_tokenizer_is_described(gemma_tokenizer, gemma_vocab):
+    assert gemma_tokenizer.eot_id == gemma_vocab["<eos>"]
+    assert not gemma_tokenizer.is_byte_level
+    assert gemma_tokenizer.meta["commit"] == "a" * 40
+
+
+def test_a_special_token_after_the_vocabulary_is_not_an_entry(gemma_tokenizer, gemma_vocab):
+    """It never occurs in a file."""
+    assert gemma_tokenizer.vocab_size == len(gemma_vocab) == GEMMA_LIKE_SIZE
+    assert gemma_tokenizer.meta["special_tokens"]["<image_soft_token>"] == GEMMA_LIKE_SIZE
+
+
+@pytest.mark.parametrize(
+    ("token", "num_bytes"),
+    [
+        ("<0x0A>", 1),
+        ("▁a", 2),
+        ("漢", 3),
+        ("\n\n", 2),
+        ("<tag>", 5),
+        ("<bos>", 0),
+        ("<eos>", 0),
+    ],
+)
+def test_a_token_has_the_bytes_of_its_text(gemma_tokenizer, gemma_vocab, token, num_bytes):
+    assert gemma_tokenizer.token_bytes[gemma_vocab[token]] == num_bytes
+
+
+def test_the_texts_of_the_tokens_are_the_text(gemma_tokenizer, gemma_vocab):
     texts = ["plain words, é 漢字", "👋\n\n<tag>"]
-    ids, _ = tokenizer.encode_documents(texts)
-    assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
-    joined = b"".join(tokenizer.token_texts.get(token_id, b"") for token_id in ids.tolist())
-    assert joined == "".join(texts).encode() and vocab["<bos>"] not in tokenizer.token_texts
+
+    ids, _ = gemma_tokenizer.encode_documents(texts)
+
+    content = "".join(texts).encode()
+    token_texts = [gemma_tokenizer.token_texts.get(token_id, b"") for token_id in ids.tolist()]
+    assert b"".join(token_texts) == content
+    assert gemma_tokenizer.token_bytes[ids].sum() == len(content)
+    assert gemma_vocab["<bos>"] not in gemma_tokenizer.token_texts

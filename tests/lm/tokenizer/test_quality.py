@@ -28,43 +28,58 @@ TEXT = "the theory, Привет 漢字かな 2024\n\n ½ é"
 )
 def test_a_token_has_the_script_of_its_first_character_but_white_space(script, tokens):
     for token in tokens:
-        assert script_of(token.encode()) == script, token
+        assert script_of(token.encode()) == script
 
 
 @pytest.mark.parametrize("token", ["漢".encode()[:2], b"\x80", b" \xc3", "é".encode() + b"\xff"])
-def test_a_part_of_a_character_has_no_script(token):
+def test_a_token_that_is_not_whole_characters_is_incomplete(token):
     assert script_of(token) == "incomplete"
 
 
-def test_the_bytes_of_the_scripts_are_those_of_the_text(tmp_path):
-    tokenizer = load_tokenizer(write_bpe(tmp_path))
+@pytest.fixture
+def tokenizer(tmp_path):
+    return load_tokenizer(write_bpe(tmp_path))
+
+
+def token_file(ids, tokenizer) -> TokenFile:
+    return TokenFile(Path("x.bin"), ids, {"tokenizer": tokenizer.sidecar_entry()})
+
+
+def test_the_bytes_of_the_scripts_are_those_of_the_text(tokenizer):
     ids, _ = tokenizer.encode_documents([TEXT])
     counts = np.bincount(ids, minlength=tokenizer.vocab_size)
 
     scripts = count_scripts(counts, tokenizer.token_texts)
 
-    num_bytes = sum(each["tokens"] * each["bytes_per_token"] for each in scripts.values())
+    num_bytes = sum(script["tokens"] * script["bytes_per_token"] for script in scripts.values())
     assert num_bytes == pytest.approx(len(TEXT.encode()))
     assert {"latin", "digits", "punctuation"} <= set(scripts)
 
 
-def test_the_longest_entries_that_occur_are_listed(tmp_path):
-    tokenizer = load_tokenizer(write_bpe(tmp_path))
+def test_the_longest_entries_that_occur_are_listed(tokenizer):
     ids, _ = tokenizer.encode_documents([TEXT, TEXT])
-    tokens = TokenFile(Path("x.bin"), ids, {"tokenizer": tokenizer.sidecar_entry()})
+    tokens = token_file(ids, tokenizer)
 
-    card = measure_vocabulary(tokens, tokens, tokenizer)
+    longest = measure_vocabulary(tokens, tokens, tokenizer)["longest"]
 
     used = sorted(set(ids.tolist()) - {tokenizer.eot_id})
+    used.sort(key=lambda token_id: -len(tokenizer.token_texts[token_id]))
     expected = []
-    for token_id in used:
+    for token_id in used[:10]:
         content = tokenizer.token_texts[token_id]
         count = ids.tolist().count(token_id)
         expected.append({"text": content.decode("utf-8", "replace"), "utf8_bytes": len(content), "count": count})
-    expected.sort(key=lambda entry: -entry["utf8_bytes"])  # equal ones stay in the order of their ids
-    assert card["longest"] == expected[:10]
-    assert expected[0]["utf8_bytes"] > expected[9]["utf8_bytes"]
-    assert card["unused_entries"] == tokenizer.vocab_size - len(used) - 1
+    assert longest == expected
+    assert longest[0]["utf8_bytes"] > longest[-1]["utf8_bytes"]
+
+
+def test_entries_that_do_not_occur_are_counted(tokenizer):
+    ids, _ = tokenizer.encode_documents([TEXT, TEXT])
+    tokens = token_file(ids, tokenizer)
+
+    card = measure_vocabulary(tokens, tokens, tokenizer)
+
+    assert card["unused_entries"] == tokenizer.vocab_size - len(set(ids.tolist()))
 
 
 def test_the_fractions_of_the_card_leave_out_the_ends_of_documents(tmp_path):
@@ -73,7 +88,7 @@ def test_the_fractions_of_the_card_leave_out_the_ends_of_documents(tmp_path):
     write_byte_level(tmp_path, ranks, "bpe")
     tokenizer = load_tokenizer(tmp_path)
     ids, _ = tokenizer.encode_documents(["xab", "yz", ""])
-    tokens = TokenFile(Path("x.bin"), ids, {"tokenizer": tokenizer.sidecar_entry()})
+    tokens = token_file(ids, tokenizer)
 
     card = measure_vocabulary(tokens, tokens, tokenizer)
 
@@ -83,25 +98,27 @@ def test_the_fractions_of_the_card_leave_out_the_ends_of_documents(tmp_path):
     assert card["longest"][0] == {"text": "ab", "utf8_bytes": 2, "count": 1}
 
 
+IDS = np.array([1, 1, 9, 9, 1, 1, 1, 9, 1, 9], np.uint16)  # documents of 3, 1, 4 and 2 tokens
+
+
 def test_sources_are_counted_apart():
-    """The documents have 3, 1, 4 and 2 tokens; the source `none` has no document."""
-    ids = np.array([1, 1, 9, 9, 1, 1, 1, 9, 1, 9], np.uint16)
+    """The source `none` has no document."""
     sources = {
-        "a": {"documents": 1, "utf8_bytes": 6},
+        "a": {"documents": 2, "utf8_bytes": 6},
         "none": {"documents": 0, "utf8_bytes": 0},
-        "b": {"documents": 2, "utf8_bytes": 1},
+        "b": {"documents": 1, "utf8_bytes": 1},
         "c": {"documents": 1, "utf8_bytes": 3},
     }
-    validation = TokenFile(Path("x.bin"), ids, {"tokenizer": {"eot_id": 9}, "sources": sources})
+    validation = TokenFile(Path("x.bin"), IDS, {"tokenizer": {"eot_id": 9}, "sources": sources})
 
     assert count_sources(validation) == {
-        "a": {"tokens": 3, "bytes_per_token": 2.0},
-        "b": {"tokens": 5, "bytes_per_token": 0.2},
-        "c": {"tokens": 2, "bytes_per_token": 1.5},
+        "a": {"tokens": 3 + 1, "bytes_per_token": 6 / 4},
+        "b": {"tokens": 4, "bytes_per_token": 1 / 4},
+        "c": {"tokens": 2, "bytes_per_token": 3 / 2},
     }
 
 
-def test_a_file_without_sources_has_none_to_count():
-    ids = np.array([1, 9], np.uint16)
+def test_a_plain_source_is_not_counted_apart():
+    validation = TokenFile(Path("x.bin"), IDS, {"tokenizer": {"eot_id": 9}})
 
-    assert count_sources(TokenFile(Path("x.bin"), ids, {"tokenizer": {"eot_id": 9}})) == {}
+    assert count_sources(validation) == {}

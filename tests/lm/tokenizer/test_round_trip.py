@@ -24,14 +24,16 @@ TEXTS = ["a cat", "A cat", "a  cat", "a café", "½ cat", "a dog", " a cat"]
 
 
 def word_level() -> tokenizers.Tokenizer:
-    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "cat": 2}, unk_token="[UNK]"))
+    vocab = {"[UNK]": 0, "a": 1, "cat": 2}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return backend
 
 
 def byte_level(normalizer=None) -> tokenizers.Tokenizer:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = tokenizers.Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    vocab = {letter: index for index, letter in enumerate(letters)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=normalizer is None)
     backend.decoder = decoders.ByteLevel()
     if normalizer:
@@ -41,7 +43,8 @@ def byte_level(normalizer=None) -> tokenizers.Tokenizer:
 
 def unigram(byte_fallback: bool) -> tokenizers.Tokenizer:
     pieces = ["<unk>", *"▁acotdgAfé", *(f"<0x{byte:02X}>" for byte in range(256))]
-    backend = tokenizers.Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], 0, byte_fallback))
+    scored = [(piece, -1.0) for piece in pieces]
+    backend = tokenizers.Tokenizer(models.Unigram(scored, 0, byte_fallback))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return backend
@@ -57,16 +60,25 @@ def load(backend: tokenizers.Tokenizer, folder: Path):
     return load_tokenizer(folder / "tokenizer")
 
 
-STRIP = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+STRIP_ACCENTS = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+
+
+def losses_of(texts: list[str], tokenizer):
+    ids, _ = tokenizer.encode_documents(texts)
+    return count_losses(ids, texts, tokenizer)
 
 
 @pytest.mark.parametrize(
     ("backend", "unknown", "changed"),
     [
-        (word_level(), ["A", "café", "½", "dog"], ["A cat", "a  cat", "a café", "½ cat", "a dog"]),
+        (
+            word_level(),
+            ["A", "café", "½", "dog"],
+            ["A cat", "a  cat", "a café", "½ cat", "a dog"],
+        ),
         (byte_level(normalizers.Lowercase()), [], ["A cat"]),
         (byte_level(normalizers.NFKC()), [], ["½ cat"]),
-        (byte_level(STRIP), [], ["a café"]),
+        (byte_level(STRIP_ACCENTS), [], ["a café"]),
         (byte_level(), [], []),
         (unigram(byte_fallback=True), [], []),
         (unigram(byte_fallback=False), ["½"], ["½ cat"]),
@@ -77,117 +89,129 @@ def test_what_is_not_given_back_is_counted(tmp_path, backend, unknown, changed):
     tokenizer = load(backend, tmp_path)
     assert not tokenizer.is_byte_level
 
-    of_each = {}
     for text in TEXTS:
-        ids, _ = tokenizer.encode_documents([text])
-        of_each[text] = count_losses(ids, [text], tokenizer)
-    ids, _ = tokenizer.encode_documents(TEXTS)
-    of_all = count_losses(ids, TEXTS, tokenizer)
+        losses = losses_of([text], tokenizer)
 
-    for text, losses in of_each.items():
         assert losses.changed_documents == (text in changed), text
         assert losses.unknown_tokens == sum(word in text.split() for word in unknown), text
-    assert of_all == (len(unknown), len(changed))
+
+    assert losses_of(TEXTS, tokenizer) == (len(unknown), len(changed))
+
+
+@pytest.fixture
+def lossy(tmp_path):
+    """A tokenizer that knows two words."""
+    return load(word_level(), tmp_path)
 
 
 @pytest.mark.parametrize("text", ["a cat ", "a cat\n", "\na cat", "  a cat"])
-def test_lost_white_space_at_the_ends_is_counted(tmp_path, text):
-    tokenizer = load(word_level(), tmp_path)
-    ids, _ = tokenizer.encode_documents([text])
-    assert count_losses(ids, [text], tokenizer).changed_documents == 1
+def test_lost_white_space_at_the_ends_is_counted(lossy, text):
+    assert losses_of([text], lossy).changed_documents == 1
 
 
-def test_losses_of_several_chunks_are_added(tmp_path):
-    tokenizer = load(word_level(), tmp_path)
-    chunks = [chunk_of(TEXTS[:3]), chunk_of(TEXTS[3:]), chunk_of(TEXTS)]
+CHUNKS = [TEXTS[:3], TEXTS[3:], TEXTS]
+LOSSES = [(1, 2), (3, 3), (4, 5)]  # of each chunk: unknown tokens, changed documents
+
+
+def test_losses_of_several_chunks_are_added(lossy):
     counts = TextCounts()
+    chunks = [chunk_of(texts) for texts in CHUNKS]
 
-    for _ in counts.ids_of(encode_here(chunks, tokenizer)):
+    for _ in counts.ids_of(encode_here(chunks, lossy)):
         pass
 
-    assert (counts.documents, counts.unknown_tokens, counts.changed_documents) == (14, 8, 10)
+    assert counts.documents == 14
+    assert counts.unknown_tokens == 1 + 3 + 4
+    assert counts.changed_documents == 2 + 3 + 5
 
 
-@pytest.fixture(params=["byte level", "words"])
-def tokenizer(request, tmp_path):
-    if request.param == "words":
-        return load(word_level(), tmp_path)
-    return load_tokenizer(write_bpe(tmp_path))
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_any_number_of_processes_counts_the_losses_of_each_chunk(lossy, num_processes):
+    chunks = [chunk_of(texts) for texts in CHUNKS]
+
+    encoded = list(encode_in_processes(chunks, lossy, num_processes))
+
+    assert [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in encoded] == LOSSES
+    for (_, ids), texts in zip(encoded, CHUNKS, strict=True):
+        expected, _ = lossy.encode_documents(texts)
+        assert np.array_equal(ids, expected)
 
 
-def test_the_ids_of_whole_documents_pass_the_check(tokenizer):
-    texts = ["a cat", "a"]
-    ids, _ = tokenizer.encode_documents(texts)
-
-    check_ids(ids, chunk_of(texts), tokenizer)
+def too_few_ends(ids, end):
+    return ids[ids != end]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda ids, end: ids[ids != end],
-        lambda ids, end: np.concatenate([ids[ids != end], end]),
-        lambda ids, end: np.concatenate([ids, end]),
-        lambda ids, end: np.concatenate([end, ids[:-1]]),
-        lambda ids, end: ids[:0],
-    ],
-    ids=["no end", "the last end alone", "one end more", "the last end first", "no ids"],
-)
-def test_ids_without_an_end_for_each_document_are_refused(tokenizer, change):
-    texts = ["a cat", "a"]
-    ids, _ = tokenizer.encode_documents(texts)
+def one_end_for_both(ids, end):
+    return np.append(ids[ids != end], end)
+
+
+def one_end_more(ids, end):
+    return np.append(ids, end)
+
+
+def an_end_at_the_beginning(ids, end):
+    return np.insert(ids[:-1], 0, end)
+
+
+def no_ids(ids, end):
+    return ids[:0]
+
+
+def a_token_less(ids, end):
+    return ids[1:]
+
+
+WRONG_ENDS = [too_few_ends, one_end_for_both, one_end_more, an_end_at_the_beginning, no_ids]
+
+
+def check_changed_ids(tokenizer, change) -> None:
+    """Check that ids of two documents are refused after a change, and accepted before."""
+    chunk = chunk_of(["a cat", "a"])
+    ids, _ = tokenizer.encode_documents(chunk.texts.to_pylist())
+    check_ids(ids, chunk, tokenizer)
 
     with pytest.raises(IntegrityError, match="tokenizer: 2 documents of 6 bytes gave"):
-        check_ids(change(ids, ids[-1:]), chunk_of(texts), tokenizer)
+        check_ids(change(ids, tokenizer.eot_id), chunk, tokenizer)
 
 
-def test_a_byte_level_vocabulary_also_shows_a_lost_byte(tmp_path):
-    tokenizer = load_tokenizer(write_bpe(tmp_path))
-    texts = ["a cat", "a"]
-    ids, _ = tokenizer.encode_documents(texts)
-
-    with pytest.raises(IntegrityError, match=": 2 documents of 6 bytes gave"):
-        check_ids(np.delete(ids, 0), chunk_of(texts), tokenizer)
+@pytest.mark.parametrize("change", WRONG_ENDS)
+def test_ids_without_an_end_for_each_document_are_refused(lossy, change):
+    check_changed_ids(lossy, change)
 
 
-def test_processes_count_as_one_does(tmp_path):
-    tokenizer = load(word_level(), tmp_path)
-    chunks = [chunk_of(TEXTS[:3]), chunk_of(TEXTS[3:]), chunk_of(TEXTS)]
-
-    here = list(encode_here(chunks, tokenizer))
-    apart = list(encode_in_processes(chunks, tokenizer, 2))
-
-    losses = [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in here]
-    assert losses == [(1, 2), (3, 3), (4, 5)]
-    assert losses == [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in apart]
-    for (_, one), (_, other) in zip(here, apart, strict=True):
-        assert np.array_equal(one, other)
+@pytest.mark.parametrize("change", [*WRONG_ENDS, a_token_less])
+def test_a_byte_level_vocabulary_shows_a_lost_byte_too(tmp_path, change):
+    """No other vocabulary can."""
+    check_changed_ids(load_tokenizer(write_bpe(tmp_path)), change)
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A working directory with the texts, ready for the stage."""
+    """A project of TEXTS as the working directory."""
     monkeypatch.chdir(tmp_path)
     tokenize_cases.make_project()
     tokenize_cases.write_raw(TEXTS)
-    return tmp_path
 
 
 def test_the_stage_records_and_says_what_is_lost(project, capsys):
-    (project / "lossy").mkdir()
-    load(word_level(), project / "lossy")
+    Path("lossy").mkdir()
+    load(word_level(), Path("lossy"))
 
     assert tokenize_cases.tokenize("train", "lossy/tokenizer") == 0
 
     meta = read_json("out/train.json")
     assert meta["round_trip"] == {"unknown_tokens": 4, "changed_documents": 5}
-    assert lossy_fractions(meta) == {"unknown_token_fraction": 4 / meta["tokens"], "changed_document_fraction": 5 / 7}
+    assert lossy_fractions(meta) == {
+        "unknown_token_fraction": 4 / meta["tokens"],
+        "changed_document_fraction": 5 / 7,
+    }
     said = capsys.readouterr().err
-    assert "warning: out/train.bin: 19.05% of the tokens are unknown, and 71.43% of the documents are decoded" in said
-    assert "lossy tokenizer: bits per byte are too low" in said
+    assert "warning: out/train.bin: 19.05% of the tokens are unknown" in said
+    assert "71.43% of the documents" in said
+    assert "bits per byte are too low" in said
 
 
-def test_the_stage_says_nothing_of_a_tokenizer_that_loses_nothing(project, capsys):
+def test_the_stage_is_silent_if_nothing_is_lost(project, capsys):
     assert tokenize_cases.tokenize("train") == 0
 
     assert "round_trip" not in read_json("out/train.json")
