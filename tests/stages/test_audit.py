@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import audit
-from lm.core.files import read_json
+from lm.core.files import read_json, write_json
+from lm.text.duplicates import KINDS
 from support.refusal import refused
 from support.tokenize_cases import (
     ALL,
     AUDIT,
-    TEXT,
     make_project,
     run_audit,
     tokenize,
@@ -22,22 +22,31 @@ from support.tokenize_cases import (
 
 
 def tokens_of(ids):
+    """Return what the audit needs of a token file with these ids, in which 0 ends a document."""
     return SimpleNamespace(ids=np.array(ids, np.uint16), eot_id=0, meta={"sha256": "ab" * 32})
 
 
 def test_contamination_is_counted_by_document(tmp_path):
     train = tokens_of([*range(1, 40), 0])
+    copied = [*range(5, 25)]
+    new = [*range(100, 150)]
     half = [*range(1, 14), *range(113, 100, -1)]
-    validation = tokens_of([*range(5, 25), 0, *range(100, 150), 0, *half, 0, 0])
-    found = audit.find_contamination(train, validation)
-    audit.write_contamination(tmp_path / "x.parquet", found, [1, 2, 3, 4], validation)
+    empty = []
+    validation = tokens_of([*copied, 0, *new, 0, *half, 0, *empty, 0])
+    utf8_bytes = np.array([1, 2, 3, 4])
+
+    contamination = audit.find_contamination(train, validation)
+    audit.write_contamination(tmp_path / "x.parquet", contamination, utf8_bytes, validation)
+
     table = pq.read_table(tmp_path / "x.parquet")
     assert table.to_pydict() == {
-        "document": [0, 1, 2, 3], "tokens": [20, 50, 26, 0], "contaminated_fraction": [1.0, 0.0, 0.5, 0.0],
+        "document": [0, 1, 2, 3],
+        "tokens": [20, 50, 26, 0],
+        "contaminated_fraction": [1.0, 0.0, 0.5, 0.0],
         "utf8_bytes": [1, 2, 3, 4],
-    }  # fmt: skip
+    }
     assert table.schema.metadata == {b"validation_sha256": b"ab" * 32}
-    assert audit.describe_contamination(found) == {
+    assert audit.describe_contamination(contamination) == {
         "ngram_tokens": 13,
         "contaminated_fraction": 33 / 96,
         "clean_documents": 2,
@@ -46,9 +55,12 @@ def test_contamination_is_counted_by_document(tmp_path):
 
 
 def test_a_document_at_a_limit_is_contaminated_or_not_clean():
-    found = audit.Contamination(np.full(5, 100), np.array([19, 20, 79, 80, 100]))
-    counts = audit.describe_contamination(found)
-    assert (counts["clean_documents"], counts["contaminated_documents"]) == (1, 2)
+    contamination = audit.Contamination(tokens=np.full(5, 100), contaminated=np.array([19, 20, 79, 80, 100]))
+
+    counts = audit.describe_contamination(contamination)
+
+    assert counts["clean_documents"] == 1
+    assert counts["contaminated_documents"] == 2
     assert counts["contaminated_fraction"] == 298 / 500
 
 
@@ -70,24 +82,39 @@ def project(tmp_path, monkeypatch):
 def test_the_bytes_of_a_document_are_those_of_its_text(project):
     texts = ["naïve é", "漢字 \N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}"]
     project(["plain"], texts)
+
     run_audit()
+
     table = pq.read_table("audit/contamination.parquet")
-    assert table["utf8_bytes"].to_pylist() == [len(text.encode()) for text in texts]
-    assert sum(table["utf8_bytes"].to_pylist()) == read_json("out/validation.json")["utf8_bytes"]
-    assert table.schema.metadata[b"validation_sha256"].decode() == read_json("out/validation.json")["sha256"]
+    utf8_bytes = table["utf8_bytes"].to_pylist()
+    sidecar = read_json("out/validation.json")
+    assert utf8_bytes == [len(text.encode()) for text in texts]
+    assert sum(utf8_bytes) == sidecar["utf8_bytes"]
+    assert table.schema.metadata[b"validation_sha256"].decode() == sidecar["sha256"]
+
+
+def kinds_of(row: dict) -> list[str]:
+    """Return the kinds of duplicates that a row of duplicates.parquet marks."""
+    return [kind for kind in KINDS if row[kind]]
 
 
 def test_only_duplicates_have_a_row(project):
     project(["twice", "once", "twice"], ["twice ", "new"])
+
     counts = run_audit()["duplicates"]
+
     rows = pq.read_table("audit/duplicates.parquet").to_pylist()
-    marks = [(row["split"], row["document"], [kind for kind, on in row.items() if on is True]) for row in rows]
-    assert marks == [
+    assert [(row["split"], row["document"], kinds_of(row)) for row in rows] == [
         ("train", 0, ["folded_across"]),
         ("train", 2, ["exact_within", "folded_within", "folded_across"]),
         ("validation", 0, ["folded_across"]),
     ]
-    assert counts["train"] == {"exact_within": 1, "exact_across": 0, "folded_within": 1, "folded_across": 2}
+    assert counts["train"] == {
+        "exact_within": 1,
+        "exact_across": 0,
+        "folded_within": 1,
+        "folded_across": 2,
+    }
 
 
 @pytest.mark.parametrize(("num_copies", "is_said"), [(1, False), (2, True)])
@@ -115,36 +142,52 @@ def test_a_document_with_more_than_a_tenth_of_validation_is_warned_of(project, c
 
 
 def test_the_card_describes_the_vocabulary(project):
+    """Each token is a byte; two of them are the two bytes of ü, neither of which is a character."""
     project(["abc 12", "Zürich!"], ["d"])
-    found = run_audit()["tokenizer"]
-    assert found["unused_entries"] == 257 - len({*b"abc 12Z", *"ürich!".encode()}) - 1
-    assert found["single_byte_fraction"] == 1.0 and len(found["longest"]) == 10
-    assert found["scripts"]["digits"] == {"tokens": 2, "bytes_per_token": 1.0}
-    assert found["scripts"]["incomplete"]["tokens"] == 2 and "validation_sources" not in found
+
+    vocabulary = run_audit()["tokenizer"]
+
+    used_bytes = set("abc 12Zürich!".encode())
+    assert vocabulary["unused_entries"] == 256 - len(used_bytes)
+    assert vocabulary["single_byte_fraction"] == 1.0
+    assert len(vocabulary["longest"]) == 10
+    assert vocabulary["scripts"]["digits"] == {"tokens": 2, "bytes_per_token": 1.0}
+    assert vocabulary["scripts"]["incomplete"]["tokens"] == 2
+    assert "validation_sources" not in vocabulary
 
 
 def test_the_card_counts_each_split(project):
-    train = ["naïve text", "more of it"]
-    validation = ["é" * 5]
-    project(train, validation)
+    """A token is a byte, or the end of a document."""
+    project(["naïve text", "more of it"], ["é" * 5])
+
     card = run_audit()
-    metrics = read_json("metrics/data.json")
-    for texts, name in ((train, "train"), (validation, "validation")):
-        num_bytes = sum(len(text.encode()) for text in texts)
-        num_tokens = num_bytes + len(texts)
-        assert card[name] == {
-            "documents": len(texts), "characters": sum(map(len, texts)), "utf8_bytes": num_bytes, "tokens": num_tokens,
-            "bytes_per_token": num_bytes / num_tokens, "tokens_per_document": num_tokens / len(texts),
-        }  # fmt: skip
-    assert metrics == {"bytes_per_token": 21 / 23, "contaminated_fraction": 0.0}
+
+    assert card["train"] == {
+        "documents": 2,
+        "characters": 20,
+        "utf8_bytes": 21,
+        "tokens": 23,
+        "bytes_per_token": 21 / 23,
+        "tokens_per_document": 23 / 2,
+    }
+    assert card["validation"] == {
+        "documents": 1,
+        "characters": 5,
+        "utf8_bytes": 10,
+        "tokens": 11,
+        "bytes_per_token": 10 / 11,
+        "tokens_per_document": 11,
+    }
+    assert read_json("metrics/data.json") == {"bytes_per_token": 21 / 23, "contaminated_fraction": 0.0}
 
 
 def test_another_tokenizer_is_refused(project, capsys):
     project(["abc"], ["d"])
     meta = read_json("tokenizer/meta.json")
-    audit.write_json("tokenizer/meta.json", {**meta, "encoding": "another"})
-    splits = ["--train", "out/train.bin", "--validation", "out/validation.bin"]
-    status = audit.main([*TEXT, "--tokenizer", "tokenizer", *splits, "--audit", "audit", "--metrics", "m"])
+    write_json("tokenizer/meta.json", meta | {"encoding": "another"})
+
+    status = audit.main(AUDIT)
+
     refused(status, capsys.readouterr().err, 4, "out/train.bin: made with tokenizer")
 
 
@@ -152,5 +195,9 @@ def test_another_tokenizer_is_refused(project, capsys):
 def test_tokens_of_another_text_are_refused(project, capsys, split):
     project(["abc"], ["d"])
     sidecar = read_json(f"out/{split}.json")
-    audit.write_json(f"out/{split}.json", {**sidecar, "source": {**sidecar["source"], "text_sha256": "ab" * 32}})
-    refused(audit.main(AUDIT), capsys.readouterr().err, 4, f"out/{split}.bin: made from another version of raw")
+    other_source = sidecar["source"] | {"text_sha256": "ab" * 32}
+    write_json(f"out/{split}.json", sidecar | {"source": other_source})
+
+    status = audit.main(AUDIT)
+
+    refused(status, capsys.readouterr().err, 4, f"out/{split}.bin: made from another version of raw")

@@ -22,7 +22,8 @@ from support.tokenize_cases import FETCH, LOCAL
 
 SLICES = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
 TEXT = {split: {"split": "text", **WHOLE} for split in ("train", "validation")}
-A, B = sentences(7, seed=1), sentences(7, seed=2)  # of each source 5 documents are for training
+A = sentences(7, seed=1)  # the first five are for training
+B = sentences(7, seed=2)
 
 
 def source(name: str, texts: list[str]) -> dict:
@@ -39,8 +40,13 @@ def source(name: str, texts: list[str]) -> dict:
 
 
 def mixture(sources=("a", "b"), **weights) -> dict:
-    train = mixed(weights or {"a": 1, "b": 3})
-    return {"fetch": {"kind": "mixture", "sources": list(sources)}, **SLICES, "train": train, "prompts": [""]}
+    """Return the entry of a mixture, by default with three times as many bytes of `b` as of `a`."""
+    return {
+        "fetch": {"kind": "mixture", "sources": list(sources)},
+        "train": mixed(weights or {"a": 1, "b": 3}),
+        "validation": SLICES["validation"],
+        "prompts": [""],
+    }
 
 
 @pytest.fixture
@@ -62,65 +68,92 @@ def write(tmp_path, monkeypatch):
     return write
 
 
-def texts_of(split: str) -> dict[str, list]:
+def columns_of(split: str) -> dict[str, list]:
+    """Return the columns of a split of raw/."""
     return pq.read_table(f"raw/{split}.parquet").to_pydict()
 
 
 def test_the_text_is_written_once_in_the_order_of_the_mixture(write):
     write(mixture(["b", "a"]))
+
     assert fetch.main(FETCH) == 0
-    manifest = open_manifest(Path("raw"))
-    assert (manifest["source"], list(manifest["sources"])) == ("mix", ["b", "a"])
+
     assert set(files_below(Path("raw"))) == {"manifest.json", "train.parquet", "validation.parquet"}
-    validation = texts_of("validation")
-    train = texts_of("train")
+    manifest = open_manifest(Path("raw"))
+    assert manifest["source"] == "mix"
+    assert list(manifest["sources"]) == ["b", "a"]
+    validation = columns_of("validation")
     assert validation["text"] == B[5:] + A[5:]
     assert validation["source"] == ["b", "b", "a", "a"]
     assert validation["utf8_bytes"] == [len(text.encode()) for text in validation["text"]]
-    assert set(train["text"]) <= {*A[:5], *B[:5]} and set(B[:5]) <= set(train["text"])
-    of_a = sum(size for size, name in zip(train["utf8_bytes"], train["source"], strict=True) if name == "a")
-    assert of_a == pytest.approx(sum(train["utf8_bytes"]) / 4, abs=max(map(len, A)))
+
+
+def test_training_has_bytes_of_the_sources_by_their_weights(write):
+    write(mixture(a=1, b=3))
+
+    assert fetch.main(FETCH) == 0
+
+    train = columns_of("train")
+    assert set(B[:5]) <= set(train["text"]) <= {*A[:5], *B[:5]}
+    bytes_of_a = sum(size for size, name in zip(train["utf8_bytes"], train["source"], strict=True) if name == "a")
+    assert bytes_of_a == pytest.approx(sum(train["utf8_bytes"]) / 4, abs=max(map(len, A)))
 
 
 def test_a_weight_of_0_keeps_a_source_out_of_training(write):
     write(mixture(a=1, b=0))
+
     assert fetch.main(FETCH) == 0
-    assert set(texts_of("train")["source"]) == {"a"} and set(texts_of("validation")["source"]) == {"a", "b"}
+
+    assert set(columns_of("train")["source"]) == {"a"}
+    assert set(columns_of("validation")["source"]) == {"a", "b"}
 
 
 def test_other_weights_change_the_training_text_alone(write):
     write()
     assert fetch.main(FETCH) == 0
     before = files_below(Path("raw"))
+
     change_params(Path(), {"sources.mix.train.weights.a": 5})
     assert fetch.main(FETCH) == 0
+
     after = files_below(Path("raw"))
     assert {name for name in before if before[name] != after[name]} == {"manifest.json", "train.parquet"}
 
 
 def test_files_of_different_string_types_are_joined(write):
-    for name, kind in (("a", pa.string()), ("b", pa.large_string())):
-        pq.write_table(pa.table({"text": pa.array([f"{name} 1", f"{name} 2"], kind)}), f"texts/{name}.parquet")
-    write(own={"fetch": LOCAL | {"include": "*.parquet"}, **TEXT, "prompts": [""]}, selected="own")
+    strings = pa.table({"text": pa.array(["a 1", "a 2"], pa.string())})
+    large_strings = pa.table({"text": pa.array(["b 1", "b 2"], pa.large_string())})
+    pq.write_table(strings, "texts/a.parquet")
+    pq.write_table(large_strings, "texts/b.parquet")
+    own = {"fetch": LOCAL | {"include": "*.parquet"}, **TEXT, "prompts": [""]}
+    write(own=own, selected="own")
+
     assert fetch.main(FETCH) == 0
-    assert texts_of("text")["text"] == ["a 1", "a 2", "b 1", "b 2"]
+
+    assert columns_of("text")["text"] == ["a 1", "a 2", "b 1", "b 2"]
     assert not [name for name in os.listdir() if name.endswith(".tmp")]
 
 
-def test_a_name_of_a_source_is_no_path(write, tmp_path):
+def test_a_name_of_a_source_is_not_a_path(write, tmp_path):
     """A key of sources.yaml may be any string."""
     name = f"{tmp_path}/out"
     write(selected=name, **{name: source("a", A)})
+
     assert fetch.main(FETCH) == 0
-    assert list(open_manifest(Path("raw"))["sources"]) == [name] and not Path(name).exists()
+
+    assert list(open_manifest(Path("raw"))["sources"]) == [name]
+    assert not Path(name).exists()
 
 
 def test_a_failed_fetch_leaves_the_folder(write, capsys):
     write()
     assert fetch.main(FETCH) == 0
     before = files_below(Path("raw"))
+
     Path("texts/b.jsonl").write_text("{")
-    refused(fetch.main(FETCH), capsys.readouterr().err, 3, "texts/b.jsonl: line 1 is not JSON")
+    status = fetch.main(FETCH)
+
+    refused(status, capsys.readouterr().err, 3, "texts/b.jsonl: line 1 is not JSON")
     assert files_below(Path("raw")) == before
 
 
@@ -149,5 +182,8 @@ REFUSED = [
 @pytest.mark.parametrize(("mix", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
 def test_a_wrong_mixture_is_refused(write, capsys, mix, sentence):
     write(mix, inner=mixture(), overlap=OVERLAP)
-    refused(fetch.main(FETCH), capsys.readouterr().err, 2, f"sources.yaml: {sentence}")
+
+    status = fetch.main(FETCH)
+
+    refused(status, capsys.readouterr().err, 2, f"sources.yaml: {sentence}")
     assert "raw" not in os.listdir()

@@ -7,7 +7,7 @@ import pytest
 from extras.trace.documents import document_sources
 from lm.core.files import read_json
 from lm.tokenizer.load import load_tokenizer
-from lm.tokens.tokenfile import open_tokens
+from lm.tokens.tokenfile import TokenFile, open_tokens
 from support.mixture_cases import WHOLE, mixed, write_mixture
 from support.tokenize_cases import (
     build_tokenizer,
@@ -27,6 +27,7 @@ VALIDATION = {"split": "validation", **WHOLE}
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
+    """The working directory: data/raw of a mixture, as fetch leaves it, and a tokenizer."""
     monkeypatch.chdir(tmp_path)
     make_project()
     make_raw(WEIGHTS)
@@ -34,54 +35,82 @@ def project(tmp_path, monkeypatch):
 
 def make_raw(weights: dict[str, float]) -> None:
     """Write data/raw and the parameters of a mixture with these weights."""
-    sources = {"long": {"train": LONG, "validation": ["x1", "x2"]}, "short": {"train": SHORT, "validation": ["y1"]}}
+    sources = {
+        "long": {"train": LONG, "validation": ["x1", "x2"]},
+        "short": {"train": SHORT, "validation": ["y1"]},
+    }
     write_mixture(Path("raw"), sources, weights, per_file=7)
     write_params(mixed(weights), VALIDATION)
 
 
-def test_the_sidecars_record_the_sources(project):
-    assert tokenize("train") == tokenize("validation") == 0
+def test_the_sidecar_of_train_counts_the_sources_by_their_weights(project):
+    assert tokenize("train") == 0
+
     sidecar = read_json("out/train.json")
-    total = sum(map(len, LONG + SHORT))
+    sources = sidecar["sources"]
+    total_bytes = sum(map(len, LONG + SHORT))
     assert sidecar["slice"]["weights"] == WEIGHTS
-    for name, texts in (("long", LONG), ("short", SHORT)):
-        source = sidecar["sources"][name]
-        assert source["utf8_bytes"] == pytest.approx(WEIGHTS[name] * total, abs=max(map(len, texts)))
-    assert sum(source["documents"] for source in sidecar["sources"].values()) == sidecar["documents"]
-    validation = read_json("out/validation.json")
-    assert list(validation["sources"].items()) == [
+    assert sources["long"]["utf8_bytes"] == pytest.approx(0.6 * total_bytes, abs=max(map(len, LONG)))
+    assert sources["short"]["utf8_bytes"] == pytest.approx(0.4 * total_bytes, abs=max(map(len, SHORT)))
+    assert sources["long"]["documents"] + sources["short"]["documents"] == sidecar["documents"]
+
+
+def test_validation_has_the_sources_one_after_the_other(project):
+    assert tokenize("validation") == 0
+
+    sidecar = read_json("out/validation.json")
+    assert list(sidecar["sources"].items()) == [
         ("long", {"documents": 2, "utf8_bytes": 4}),
         ("short", {"documents": 1, "utf8_bytes": 2}),
     ]
     assert open_tokens("out/validation.bin").ids.tolist() == expected_ids(["x1", "x2", "y1"]).tolist()
 
 
-def test_the_source_of_each_document_stands_in_data_raw(project, monkeypatch):
-    assert tokenize("train") == tokenize("validation") == 0
-    train = open_tokens("out/train.bin")
-    tokenizer = load_tokenizer("tokenizer")
-    texts = [tokenizer.decode(train.ids[begin : end - 1]) for begin, end in train.spans]
+@pytest.fixture
+def tokenized(project, monkeypatch) -> tuple[TokenFile, TokenFile]:
+    """The token files of train and validation; tools read raw/."""
     monkeypatch.setattr(paths, "RAW", Path("raw"))
     monkeypatch.setattr(paths, "MANIFEST", Path("raw/manifest.json"))
+    assert tokenize("train") == tokenize("validation") == 0
+    return open_tokens("out/train.bin"), open_tokens("out/validation.bin")
+
+
+def test_data_raw_has_the_source_of_each_document(tokenized):
+    train, validation = tokenized
+    tokenizer = load_tokenizer("tokenizer")
+    texts = [tokenizer.decode(train.ids[begin : end - 1]) for begin, end in train.spans]
+
     assert document_sources(train) == ["short" if text.startswith("short") else "long" for text in texts]
-    validation = open_tokens("out/validation.bin")
     assert document_sources(validation) == ["long", "long", "short"]
+
+
+def test_the_sources_of_documents_are_unknown_if_data_raw_has_another_text(tokenized):
+    train, validation = tokenized
+
     make_raw({"long": 1, "short": 1})
-    assert document_sources(train) == [] and len(document_sources(validation)) == 3
+
+    assert document_sources(train) == []
+    assert document_sources(validation) == ["long", "long", "short"], "weights are those of training"
 
 
 def test_a_tokenizer_is_trained_on_the_mixed_stream(project):
     make_raw({"long": 0, "short": 1})
+
     assert build_tokenizer() == 0
+
     tokenizer = load_tokenizer(Path("out"))
-    assert len(tokenizer.encode("short")) == 1 and len(tokenizer.encode("document")) > 1
+    assert len(tokenizer.encode("short")) == 1
+    assert len(tokenizer.encode("document")) > 1
     assert tokenizer.meta["text"]["slice"]["weights"] == {"long": 0.0, "short": 1.0}
 
 
 def test_the_audit_reads_the_stream_of_the_token_files(project):
     assert tokenize("train") == tokenize("validation") == 0
+
     card = run_audit()
-    documents = read_json("out/train.json")["sources"]
-    assert card["train"]["documents"] == sum(source["documents"] for source in documents.values())
-    assert card["duplicates"]["train"]["exact_within"] == documents["short"]["documents"] - len(SHORT)
+
+    sidecar = read_json("out/train.json")
+    assert card["train"]["documents"] == sidecar["documents"]
+    repeated = sidecar["sources"]["short"]["documents"] - len(SHORT)  # the source is too short for its weight
+    assert card["duplicates"]["train"]["exact_within"] == repeated
     assert card["dropped_rows"]["short"]["train"] == {"null": 0, "empty": 0}

@@ -45,7 +45,14 @@ def select(texts: dict[str, dict[str, list[str]]], chosen: Selection, per_file: 
     return compose(Path("raw"), "mine", parts, weights, "chosen", chosen)
 
 
+def documents_dropped(manifest: dict, source: str = "mine", split: str = "train") -> dict[str, int]:
+    """Return the number of documents of a split of a source that each rule drops."""
+    dropped = manifest["selection"]["dropped"][source][split]
+    return {rule: counts["documents"] for rule, counts in dropped.items()}
+
+
 def texts_of(split: str) -> list[str]:
+    """Return the documents of a split of raw/."""
     return pq.read_table(f"raw/{split}.parquet")["text"].to_pylist()
 
 
@@ -62,36 +69,57 @@ def edited(text: str) -> str:
 
 
 JUNK = {
-    "min_chars": "too short", "max_line_chars": "x1" * 60_000, "min_alphanumeric_fraction": "-=+*/ #" * 40,
+    "min_chars": "too short",
+    "max_line_chars": "x1" * 60_000,
+    "min_alphanumeric_fraction": "-=+*/ #" * 40,
     "max_repeated_line_fraction": "the same line again\n" * 30 + "another line",
-}  # fmt: skip
+}
+NEAR_DUPLICATE = edited(DOCUMENTS[1])  # of a document of validation
 
 
-def test_each_rule_drops_junk_and_keeps_prose():
-    near = edited(DOCUMENTS[1])
-    exact = DOCUMENTS[2]
-    train = [*JUNK.values(), *DOCUMENTS[2:], exact, near, "too short"]
-    manifest = select({"mine": {"train": train, "validation": DOCUMENTS[:2]}}, rules())
-    assert texts_of("train") == DOCUMENTS[2:] and texts_of("validation") == DOCUMENTS[:2]
-    selection = manifest["selection"]
-    assert (selection["name"], selection["rules"]) == ("chosen", FILTERED)
-    dropped = selection["dropped"]["mine"]
-    assert dropped["validation"] == {}
-    assert {rule: found["documents"] for rule, found in dropped["train"].items()} == {
-        **dict.fromkeys(JUNK, 1), "min_chars": 2, "exact_duplicates": 1, "near_duplicates": 1
-    }  # fmt: skip
-    assert dropped["train"]["near_duplicates"] == {"documents": 1, "characters": len(near)}
-    assert manifest["splits"]["train"]["documents"] == 10
-    assert manifest["sources"]["mine"]["splits"]["train"]["documents"] == 17, "before the rules"
-    examples = selection["examples"]
-    assert [each["text"] for each in examples["min_chars"]] == ["too short"] * 2 and examples["min_chars"][0][
-        "value"
-    ] == 9
-    (copy,) = examples["exact_duplicates"]
-    assert copy["repeats"]["text"] == DOCUMENTS[2][:200], "numbered among all documents, with those dropped before"
-    (repeated,) = examples["near_duplicates"]
-    assert (repeated["split"], repeated["repeats"]["split"]) == ("train", "validation")
-    assert repeated["repeats"]["text"] == DOCUMENTS[1][:200]
+@pytest.fixture
+def filtered() -> dict:
+    """The manifest of raw/ of ten documents of prose for training, and seven that the rules drop."""
+    exact_duplicate = DOCUMENTS[2]
+    train = [*JUNK.values(), *DOCUMENTS[2:], exact_duplicate, NEAR_DUPLICATE, "too short"]
+    return select({"mine": {"train": train, "validation": DOCUMENTS[:2]}}, rules())
+
+
+def test_each_rule_drops_junk_and_keeps_prose(filtered):
+    assert texts_of("train") == DOCUMENTS[2:]
+    assert texts_of("validation") == DOCUMENTS[:2]
+
+
+def test_the_manifest_counts_what_each_rule_drops(filtered):
+    selection = filtered["selection"]
+    assert selection["name"] == "chosen"
+    assert selection["rules"] == FILTERED
+    assert documents_dropped(filtered, split="validation") == {}
+    assert documents_dropped(filtered) == {
+        "min_chars": 2,
+        "max_line_chars": 1,
+        "min_alphanumeric_fraction": 1,
+        "max_repeated_line_fraction": 1,
+        "exact_duplicates": 1,
+        "near_duplicates": 1,
+    }
+    near_duplicates = selection["dropped"]["mine"]["train"]["near_duplicates"]
+    assert near_duplicates == {"documents": 1, "characters": len(NEAR_DUPLICATE)}
+    assert filtered["splits"]["train"]["documents"] == 10
+    assert filtered["sources"]["mine"]["splits"]["train"]["documents"] == 17, "before the rules"
+
+
+def test_the_manifest_shows_examples_of_what_is_dropped(filtered):
+    examples = filtered["selection"]["examples"]
+
+    assert [example["text"] for example in examples["min_chars"]] == ["too short"] * 2
+    assert examples["min_chars"][0]["value"] == 9
+    (exact,) = examples["exact_duplicates"]
+    assert exact["repeats"]["text"] == DOCUMENTS[2][:200], "numbered among all documents, with those dropped before"
+    (near,) = examples["near_duplicates"]
+    assert near["split"] == "train"
+    assert near["repeats"]["split"] == "validation"
+    assert near["repeats"]["text"] == DOCUMENTS[1][:200]
 
 
 def test_a_copy_of_a_test_document_is_dropped_from_training_and_no_example_shows_it():
@@ -102,50 +130,63 @@ def test_a_copy_of_a_test_document_is_dropped_from_training_and_no_example_shows
 
     assert texts_of("test") == DOCUMENTS[:2]
     assert texts_of("train") == DOCUMENTS[3:]
-    selection = manifest["selection"]
-    assert {rule: found["documents"] for rule, found in selection["dropped"]["mine"]["train"].items()} == {
-        "min_chars": 1, "exact_duplicates": 1, "near_duplicates": 1
-    }  # fmt: skip
-    assert {rule: [each["text"] for each in found] for rule, found in selection["examples"].items()} == {
-        "min_chars": ["short too"]
-    }
+    assert documents_dropped(manifest) == {"min_chars": 1, "exact_duplicates": 1, "near_duplicates": 1}
+    examples = manifest["selection"]["examples"]
+    assert list(examples) == ["min_chars"]
+    assert [example["text"] for example in examples["min_chars"]] == ["short too"]
 
 
 def test_validation_keeps_a_document_that_test_has_too():
     texts = {"train": DOCUMENTS[3:], "validation": DOCUMENTS[:1], "test": DOCUMENTS[:3]}
+
     select({"mine": texts}, rules())
+
     assert texts_of("validation") == DOCUMENTS[:1]
     assert texts_of("test") == DOCUMENTS[1:3]
 
 
 def test_without_rules_every_document_stays():
     manifest = select({"mine": {"train": ["x", "x"], "validation": ["x"]}}, NO_RULES)
-    assert texts_of("train") == ["x", "x"] and texts_of("validation") == ["x"]
+
+    assert texts_of("train") == ["x", "x"]
+    assert texts_of("validation") == ["x"]
     assert manifest["selection"]["dropped"] == {"mine": {"validation": {}, "train": {}}}
     assert manifest["selection"]["examples"] == {}
 
 
+BREAKS_ONE_RULE = JUNK | {
+    "max_chars": "word " * 1_100_000,
+    "exact_duplicates": DOCUMENTS[1],
+    "near_duplicates": NEAR_DUPLICATE,
+}
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_alone_is_applied(rule):
-    value = rules().near_duplicates if rule == "near_duplicates" else getattr(rules(), rule)
-    junk = {"max_chars": "word " * 1_100_000, "exact_duplicates": DOCUMENTS[1], "near_duplicates": edited(DOCUMENTS[1])}
-    train = [*DOCUMENTS[1:], (JUNK | junk)[rule]]
+    train = [*DOCUMENTS[1:], BREAKS_ONE_RULE[rule]]
+    one_rule = dataclasses.replace(NO_RULES, **{rule: getattr(rules(), rule)})
 
-    select({"mine": {"train": train, "validation": DOCUMENTS[:1]}}, dataclasses.replace(NO_RULES, **{rule: value}))
+    select({"mine": {"train": train, "validation": DOCUMENTS[:1]}}, one_rule)
 
     assert texts_of("train") == DOCUMENTS[1:]
 
 
 def test_the_shares_of_a_mixture_are_those_of_the_text_that_the_rules_leave():
     """Half of the bytes of `a` are dropped, after which both sources have as many, and none is repeated."""
-    short = {name: [f"{name}{number:04d}" + "x" * 95 for number in range(50)] for name in "ab"}
+    short_of_a = [f"a{number:04d}" + "x" * 95 for number in range(50)]
+    short_of_b = [f"b{number:04d}" + "x" * 95 for number in range(50)]
     long = ["y" * 500] * 10
-    texts = {"a": {"train": short["a"] + long, "validation": ["a"]}, "b": {"train": short["b"], "validation": ["b"]}}
+    texts = {
+        "a": {"train": short_of_a + long, "validation": ["a"]},
+        "b": {"train": short_of_b, "validation": ["b"]},
+    }
 
     manifest = select(texts, dataclasses.replace(NO_RULES, max_chars=100))
 
-    assert sorted(texts_of("train")) == sorted(short["a"] + short["b"])
-    assert [source["passes"] for source in manifest["splits"]["train"]["sources"].values()] == [1.0, 1.0]
+    assert sorted(texts_of("train")) == sorted(short_of_a + short_of_b)
+    sources = manifest["splits"]["train"]["sources"]
+    assert sources["a"]["passes"] == 1.0
+    assert sources["b"]["passes"] == 1.0
 
 
 def test_copies_in_another_source_are_dropped():
@@ -153,34 +194,38 @@ def test_copies_in_another_source_are_dropped():
         "a": {"train": [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[2]], "validation": [DOCUMENTS[3]]},
         "b": {"train": [DOCUMENTS[1], DOCUMENTS[4], edited(DOCUMENTS[3])], "validation": [DOCUMENTS[2]]},
     }
+
     manifest = select(texts, rules())
+
     assert texts_of("validation") == [DOCUMENTS[3], DOCUMENTS[2]]
-    assert sorted(set(texts_of("train"))) == sorted([DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[4]])
-    counts = {
-        source: {rule: found["documents"] for rule, found in splits["train"].items()}
-        for source, splits in manifest["selection"]["dropped"].items()
-    }
-    assert counts == {"a": {"exact_duplicates": 1}, "b": {"exact_duplicates": 1, "near_duplicates": 1}}
+    assert set(texts_of("train")) == {DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[4]}
+    assert documents_dropped(manifest, "a") == {"exact_duplicates": 1}
+    assert documents_dropped(manifest, "b") == {"exact_duplicates": 1, "near_duplicates": 1}
 
 
 def test_of_one_text_the_first_copy_stays():
     select({"mine": {"text": [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[0]]}}, rules())
+
     assert texts_of("text") == DOCUMENTS[:2]
 
 
 def test_the_bytes_do_not_depend_on_the_files_and_batches(monkeypatch):
-    texts = [*DOCUMENTS, *map(edited, DOCUMENTS), "short", *DOCUMENTS[:3]]
+    train = [*DOCUMENTS, *map(edited, DOCUMENTS), "short", *DOCUMENTS[:3]]
     written = []
+
     for batch_rows, per_file in ((8192, 100), (1, 3), (5, 7)):
         monkeypatch.setattr("lm.text.parquet.MAX_BATCH_ROWS", batch_rows)
-        select({"mine": {"train": texts, "validation": DOCUMENTS[:1]}}, rules(), per_file)
+        select({"mine": {"train": train, "validation": DOCUMENTS[:1]}}, rules(), per_file)
         written.append(files_below(Path("raw")))
-    assert written[0] == written[1] == written[2] and texts_of("train") == DOCUMENTS[1:]
+
+    assert written[0] == written[1] == written[2]
+    assert texts_of("train") == DOCUMENTS[1:]
 
 
 def test_rules_that_leave_nothing_are_refused():
-    sentence = (
-        r"presets.yaml: selections.chosen: no document of split 'train' of mine is left; min_chars drops most .* 2 of 2"
-    )
-    with pytest.raises(DataError, match=sentence):
-        select({"mine": {"train": ["short", "brief"], "validation": DOCUMENTS[:1]}}, rules())
+    texts = {"train": ["short", "brief"], "validation": DOCUMENTS[:1]}
+
+    place = "presets.yaml: selections.chosen"
+    reason = "min_chars drops most .* 2 of 2"
+    with pytest.raises(DataError, match=f"{place}: no document of split 'train' of mine is left; {reason}"):
+        select({"mine": texts}, rules())

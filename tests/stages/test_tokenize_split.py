@@ -1,6 +1,5 @@
 """Tokenizing a slice gives the same bytes for any number of workers, any chunk size and both encoders."""
 
-import json
 import shutil
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 import tokenize_split
 from lm.core.errors import IntegrityError
-from lm.core.files import sha256_file
+from lm.core.files import read_json, sha256_file
 from lm.text.documents import open_text
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
@@ -23,9 +22,12 @@ from support.mixture_cases import write_source
 from support.texts import make_texts
 from tokenize_split import tokenize_slice
 
+WHOLE = Slice("text", 0, None)
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
+    """The folders of the text and of its tokenizer, and the texts."""
     folder = tmp_path_factory.mktemp("tokenize")
     raw = folder / "raw"
     tokenizer = folder / "tokenizer"
@@ -36,85 +38,111 @@ def folders(tmp_path_factory):
     return raw, tokenizer, texts
 
 
-def tokenize(text_slice, raw, folder, out, runtime):
-    return tokenize_slice(raw, folder, text_slice, out, runtime)[0]
+DAMAGES = {
+    "another text": lambda path: write_documents(path, ["another"]),
+    "no bytes": lambda path: path.write_bytes(b""),
+}
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda path: write_documents(path, ["another"]), lambda path: path.write_bytes(b"")]
-)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path, damage):
     """A file that cannot be read is reported by its hash too, not by the error of its reader."""
-    raw = shutil.copytree(folders[0], tmp_path / "raw")
-    tokenizer = folders[1]
+    good_raw, tokenizer, _ = folders
+    raw = shutil.copytree(good_raw, tmp_path / "raw")
     path = raw / "text.parquet"
     damage(path)
+
     with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}, the manifest says"):
-        tokenize(Slice("text", 0, None), raw, tokenizer, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+        tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+
     assert not list(tmp_path.glob("*x.*"))
 
 
-@pytest.mark.parametrize("has_gigatoken", [True, False])
-def test_bytes_do_not_depend_on_workers_or_chunks(folders, tmp_path, monkeypatch, has_gigatoken):
-    raw, tokenizer, texts = folders
-    if not has_gigatoken:
+@pytest.fixture(params=["gigatoken", "the tokenizer itself"])
+def encoder(request, monkeypatch) -> str:
+    """What encodes the text, as `tokenize_slice` names it."""
+    if request.param == "the tokenizer itself":
         monkeypatch.setattr(tokenize_split, "open_gigatoken", lambda tokenizer: None)
-    hashes = set()
-    for num_processes, chunk_chars in ((1, 10**9), (1, 1), (3, 1000)):
-        out = tmp_path / f"{num_processes}-{chunk_chars}.bin"
-        runtime = TokenizeRuntime(num_processes, chunk_chars)
-        meta, encoder = tokenize_slice(raw, tokenizer, Slice("text", 0, None), out, runtime)
-        hashes.add(sha256_file(out))
-        assert json.loads(out.with_suffix(".json").read_text()) == meta
-        assert encoder.startswith("gigatoken, 8 documents by tiktoken" if has_gigatoken else "the tokenizer itself")
-    assert len(hashes) == 1
-    expected = load_tokenizer(tokenizer)
-    ids = [i for text in texts for i in [*expected.encode(text), expected.eot_id]]
+        return request.param
+    return "gigatoken, 8 documents by tiktoken"
+
+
+@pytest.mark.parametrize(("num_processes", "chunk_chars"), [(1, 10**9), (1, 1), (3, 1000)])
+def test_the_ids_are_those_of_each_document_for_any_workers_and_chunks(
+    folders, tmp_path, encoder, num_processes, chunk_chars
+):
+    raw, folder, texts = folders
+    out = tmp_path / "x.bin"
+
+    meta, found_encoder = tokenize_slice(raw, folder, WHOLE, out, TokenizeRuntime(num_processes, chunk_chars))
+
+    assert found_encoder.startswith(encoder)
+    tokenizer = load_tokenizer(folder)
+    ids = [i for text in texts for i in [*tokenizer.encode(text), tokenizer.eot_id]]
     assert open_tokens(out).ids.tolist() == ids
+    assert ids.count(tokenizer.eot_id) == len(texts)
+    assert read_json(out.with_suffix(".json")) == meta
     assert meta["documents"] == len(texts)
     assert meta["characters"] == sum(map(len, texts))
     assert meta["utf8_bytes"] == sum(len(text.encode()) for text in texts)
-    assert ids.count(expected.eot_id) == len(texts)
 
 
 class Panic(BaseException):
     """Stands for a panic in Rust."""
 
 
-@pytest.mark.parametrize(("num_right", "panics"), [(0, False), (1, True)])
-def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, num_right, panics):
-    raw, tokenizer, _ = folders
-    text_slice = Slice("text", 0, None)
-    runtime = TokenizeRuntime(2, 1000)
-    expected = tokenize(text_slice, raw, tokenizer, tmp_path / "expected.bin", runtime)
-    encode = Gigatoken.encode_texts
+encode_rightly = Gigatoken.encode_texts
+
+
+def gives_wrong_ids():
+    """Return an encoder whose ids are in reverse."""
+    return lambda self, texts: encode_rightly(self, texts)[::-1]
+
+
+def panics_at_its_second_call():
+    """Return an encoder that is right once."""
     calls = []
 
-    def reversed_at_the_end(self, texts):
+    def encode(self, texts):
         calls.append(texts)
-        if len(calls) > num_right and panics:
+        if len(calls) > 1:
             raise Panic("range end index 5")
-        ids = encode(self, texts)
-        return ids if len(calls) <= num_right else ids[::-1]
+        return encode_rightly(self, texts)
 
-    monkeypatch.setattr(Gigatoken, "encode_texts", reversed_at_the_end)
-    meta, encoder = tokenize_slice(raw, tokenizer, text_slice, tmp_path / "x.bin", runtime)
-    assert meta == expected and sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
+    return encode
+
+
+@pytest.mark.parametrize("failing_encoder", [gives_wrong_ids, panics_at_its_second_call])
+def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, failing_encoder):
+    raw, tokenizer, _ = folders
+    runtime = TokenizeRuntime(2, 1000)
+    expected, _ = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "expected.bin", runtime)
+    monkeypatch.setattr(Gigatoken, "encode_texts", failing_encoder())
+
+    meta, encoder = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", runtime)
+
     assert encoder == "the tokenizer itself"
     assert "warning: gigatoken: " in capsys.readouterr().err
+    assert meta == expected
+    assert sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.bin", "expected.json", "x.bin", "x.json"]
 
 
 def test_ids_of_other_text_are_refused(folders):
     raw, folder, _ = folders
     tokenizer = load_tokenizer(folder)
-    chunk = next(open_text(raw, Slice("text", 0, None)).chunks(1000))
+    chunk = next(open_text(raw, WHOLE).chunks(1000))
     ids, _ = encode_chunk(chunk, tokenizer)
     longer = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
-    one_more_end = np.append(ids, tokenizer.eot_id)
-    open_end = np.roll(ids, 1)
-    for bad, wanted in ((one_more_end, chunk), (open_end, chunk), (ids[1:], chunk), (ids, longer)):
-        with pytest.raises(IntegrityError, match=f"{len(chunk.texts)} documents of .* from document 0 on"):
-            check_ids(bad, wanted, tokenizer)
+    one_end_too_many = np.append(ids, tokenizer.eot_id)
+    no_end_at_the_end = np.roll(ids, 1)
+    one_id_too_few = ids[1:]
+
+    sentence = f"{len(chunk.texts)} documents of .* from document 0 on"
+    for wrong_ids in (one_end_too_many, no_end_at_the_end, one_id_too_few):
+        with pytest.raises(IntegrityError, match=sentence):
+            check_ids(wrong_ids, chunk, tokenizer)
+    with pytest.raises(IntegrityError, match=sentence):
+        check_ids(ids, longer, tokenizer)
     with pytest.raises(IntegrityError, match="documents of"):
         encode_chunk(longer, tokenizer)

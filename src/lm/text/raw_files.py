@@ -37,22 +37,29 @@ def write_split(folder: Path, split: str, rows: Iterable[Rows], names: list[str]
     options = {"use_dictionary": [SOURCE], "write_statistics": False, **PARQUET}
     with pq.ParquetWriter(path, SCHEMA, **options) as writer:
         for batch, lengths in _row_groups(rows):
+            # Write the texts, the names of their sources, and their sizes.
             texts = batch.column(0)
             numbers = np.from_dlpack(batch.column(1))
-            sizes = pc.cast(pc.binary_length(texts), pa.int64())
             sources = pa.array(names).take(pa.array(numbers))
+            sizes = pc.cast(pc.binary_length(texts), pa.int64())
             writer.write_table(pa.Table.from_arrays([texts, sources, sizes], schema=SCHEMA))
+
+            # Count them.
             num_bytes = np.from_dlpack(sizes)
             counts["documents"] += len(texts)
             counts["characters"] += int(lengths.sum())
             counts["utf8_bytes"] += int(num_bytes.sum())
             for number, name in enumerate(names):
-                by_source[name]["documents"] += int(np.count_nonzero(numbers == number))
-                by_source[name]["utf8_bytes"] += int(num_bytes[numbers == number].sum())
+                is_own = numbers == number
+                by_source[name]["documents"] += int(np.count_nonzero(is_own))
+                by_source[name]["utf8_bytes"] += int(num_bytes[is_own].sum())
+
     if not counts["documents"]:
         raise DataError(f"split {split!r} of {', '.join(names)} has no document; at least one is needed")
     entry = {"path": path.name, "sha256": sha256_file(path), "bytes": path.stat().st_size, **counts}
-    return entry | ({"sources": by_source} if len(names) > 1 else {})
+    if len(names) > 1:
+        entry["sources"] = by_source
+    return entry
 
 
 def _row_groups(rows: Iterable[Rows]) -> Iterator[Rows]:
@@ -71,7 +78,9 @@ def _row_groups(rows: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def _joined(group: list[Rows]) -> Rows:
+    """Return batches of texts and numbers of sources as one batch."""
     batches = [batch for batch, _ in group]
-    arrays = [pa.concat_arrays([batch.column(number) for batch in batches]) for number in range(2)]
-    joined = pa.RecordBatch.from_arrays(arrays, names=batches[0].schema.names)
-    return joined, np.concatenate([lengths for _, lengths in group])
+    texts = pa.concat_arrays([batch.column(0) for batch in batches])
+    numbers = pa.concat_arrays([batch.column(1) for batch in batches])
+    lengths = np.concatenate([lengths for _, lengths in group])
+    return pa.RecordBatch.from_arrays([texts, numbers], names=batches[0].schema.names), lengths
