@@ -14,18 +14,27 @@ from tools.common.statistics import clustered_difference, holm, p_text
 NUM_ITEMS = 120
 
 
-def write(folder: Path, task: str, seed: int, rate: float, **changes) -> np.ndarray:
-    """Write the items of a task, four about each passage, that a model has right with a probability of `rate`."""
+def write_items(folder: Path, task: str, seed: int, rate: float, **changes) -> np.ndarray:
+    """Write the items of a task, four about each passage, that a model has right with a probability of `rate`.
+
+    lm-eval's second filter turns every answer round, and must not be read. Return 1.0 or 0.0 for each item.
+    """
     right = (np.random.default_rng(seed).random(NUM_ITEMS) < rate).astype(float)
-    lines = []
+    samples = []
     for number, acc in enumerate(right.tolist()):
-        doc = {"passage": f"about {number // 4}\u2028", "question": number}
-        hashes = {"doc_hash": f"d{number}", "prompt_hash": f"p{number}"}
-        sample = {"doc_id": number, "doc": doc, "filter": "none", "metrics": ["acc"], "acc": acc, **hashes, **changes}
-        lines += [sample, sample | {"filter": "strict", "acc": 1 - acc}]
+        sample = {
+            "doc_id": number,
+            "doc": {"passage": f"about {number // 4}\u2028", "question": number},
+            "doc_hash": f"d{number}",
+            "prompt_hash": f"p{number}",
+            "metrics": ["acc"],
+            **changes,
+        }
+        samples.append(sample | {"filter": "none", "acc": acc})
+        samples.append(sample | {"filter": "strict", "acc": 1 - acc})
+    lines = [json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples]
     folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    (folder / f"samples_{task}_2026-11-24T10-00-00.123456.jsonl").write_text(text)
+    (folder / f"samples_{task}_2026-11-24T10-00-00.123456.jsonl").write_text("".join(lines))
     return right
 
 
@@ -35,58 +44,95 @@ def compare(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run_it(*arguments: str):
-        status, (output, error) = main(list(arguments)), capsys.readouterr()
-        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()]
-        return status, {row[0]: row[1:] for row in rows if row}, error
+        status = main(list(arguments))
+        output, error = capsys.readouterr()
+        rows = {}
+        for line in output.splitlines():
+            cells = [cell.strip() for cell in line.split("|")[1:-1]]
+            if cells:
+                rows[cells[0]] = cells[1:]
+        return status, rows, error
 
     return run_it
 
 
 def test_items_are_paired_by_document_and_p_is_corrected_for_the_tasks(compare):
-    tasks = {"easy": 0.9, "hard": 0.63, "some": 0.5}
+    rates = {"easy": 0.9, "hard": 0.63, "some": 0.5}
     passages = np.arange(NUM_ITEMS) // 4
-    found = []
-    for seed, (task, rate) in enumerate(tasks.items()):
-        a, b = (write(Path(name), task, 10 * seed + i, r) for i, (name, r) in enumerate((("a/m", 0.5), ("b", rate))))
-        found.append(clustered_difference(b - a, np.ones(NUM_ITEMS), passages))
-    (Path("b") / "samples_alone.jsonl").write_text((Path("b") / next(Path("b").iterdir()).name).read_text())
+    expected = []
+    for number, (task, rate) in enumerate(rates.items()):
+        a = write_items(Path("a/m"), task, 10 * number, 0.5)
+        b = write_items(Path("b"), task, 10 * number + 1, rate)
+        expected.append(clustered_difference(b - a, np.ones(NUM_ITEMS), passages))
+
     status, rows, _ = compare("a", "b", "--document", "passage")
-    assert status == 0 and "task, metric" in rows and len(rows) == 2 + len(tasks)
-    for task, difference, adjusted in zip(tasks, found, holm(found), strict=True):
-        row = rows[f"{task}, acc"]
-        assert row[:2] == ["120", "30"] and row[4] == f"{difference.value:+.4f}"
-        assert row[5:7] == [f"{difference.low:+.4f} to {difference.high:+.4f}", p_text(adjusted)]
-        assert float(row[7]) > (difference.high - difference.low) / 2 and row[8]
-    assert compare("a", "b")[1]["hard, acc"][:2] == ["120", "120"]
-    write(Path("a"), "other", 1, 0.5, doc={"text": "x"}), write(Path("b"), "other", 2, 0.5, doc={"text": "x"})
-    rows = compare("a", "b", "--document", "passage")[1]
-    assert rows["other, acc"][:2] == ["120", "120"] and rows["hard, acc"][:2] == ["120", "30"]
+
+    assert status == 0
+    for task, difference, corrected in zip(rates, expected, holm(expected), strict=True):
+        items, documents, _, _, shown, interval, p, detectable, needed = rows[f"{task}, acc"]
+        assert (items, documents) == ("120", "30")
+        assert shown == f"{difference.value:+.4f}"
+        assert interval == f"{difference.low:+.4f} to {difference.high:+.4f}"
+        assert p == p_text(corrected)
+        assert float(detectable) > (difference.high - difference.low) / 2
+        assert needed != ""
+
+
+def test_a_task_that_one_run_lacks_is_left_out(compare):
+    for folder in ("a", "b"):
+        write_items(Path(folder), "common", 1, 0.5)
+    write_items(Path("b"), "alone", 2, 0.5)
+
+    _, rows, _ = compare("a", "b")
+
+    assert "common, acc" in rows and "alone, acc" not in rows
+
+
+def test_an_item_is_a_document_of_its_own_without_the_field(compare):
+    for seed, folder in enumerate(("a", "b")):
+        write_items(Path(folder), "passages", seed, 0.5)
+        write_items(Path(folder), "texts", seed, 0.5, doc={"text": "x"})
+
+    _, without_option, _ = compare("a", "b")
+    _, with_option, _ = compare("a", "b", "--document", "passage")
+
+    assert without_option["passages, acc"][:2] == ["120", "120"]
+    assert with_option["passages, acc"][:2] == ["120", "30"]
+    assert with_option["texts, acc"][:2] == ["120", "120"]
 
 
 def test_bits_per_byte_are_weighed_by_their_bytes(compare):
-    for name, nats in (("a", -30.0), ("b", -15.0)):
-        write(Path(name), "text", 1, 0.5, bits_per_byte=[nats, 10], doc={"text": "x"})
-    row = compare("a", "b", "--metrics", "bits_per_byte")[1]["text, bits_per_byte"]
-    assert row[2:5] == [f"{3 / math.log(2):.4f}", f"{1.5 / math.log(2):.4f}", f"{-1.5 / math.log(2):+.4f}"]
-    assert row[5:] == ["too few differ", "", "", ""]
+    for folder, nats in (("a", -30.0), ("b", -15.0)):
+        write_items(Path(folder), "text", 1, 0.5, bits_per_byte=[nats, 10], doc={"text": "x"})
+
+    _, rows, _ = compare("a", "b", "--metrics", "bits_per_byte")
+
+    _, _, mean_a, mean_b, difference, *rest = rows["text, bits_per_byte"]
+    assert mean_a == f"{3 / math.log(2):.4f}"
+    assert mean_b == f"{1.5 / math.log(2):.4f}"
+    assert difference == f"{-1.5 / math.log(2):+.4f}"
+    assert rest == ["too few differ", "", "", ""]
 
 
-def test_what_does_not_compare_is_refused(compare):
-    write(Path("a"), "x", 1, 0.5), write(Path("b"), "x", 2, 0.5), write(Path("other"), "y", 2, 0.5)
-    write(Path("prompt"), "x", 2, 0.5, prompt_hash="other")
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        ("a", 2, "a: name at least two folders, each once"),
+        ("a a", 2, "a: name at least two folders, each once"),
+        ("a empty", 2, "empty: has no items"),
+        ("a b --document story", 2, "--document is story; it must be a field of a task; x has passage, question"),
+        ("a b --metrics f1", 2, "--metrics: x has acc; choose one of them"),
+        ("a other", 4, "a, other: have no task in common"),
+        ("a prompt", 4, "x: the runs have no item with the same prompt in common"),
+    ],
+)
+def test_what_does_not_compare_is_refused(compare, arguments, code, sentence):
+    write_items(Path("a"), "x", 1, 0.5)
+    write_items(Path("b"), "x", 2, 0.5)
+    write_items(Path("other"), "y", 2, 0.5)
+    write_items(Path("prompt"), "x", 2, 0.5, prompt_hash="other")
     Path("empty").mkdir()
-    for arguments, code, sentence in (
-        (["a"], 2, "a: name at least two folders, each once"),
-        (["a", "a"], 2, "a: name at least two folders, each once"),
-        (["a", "empty"], 2, "empty: has no items"),
-        (
-            ["a", "b", "--document", "story"],
-            2,
-            "--document is story; it must be a field of a task; x has passage, question",
-        ),
-        (["a", "b", "--metrics", "f1"], 2, "--metrics: x has acc; choose one of them"),
-        (["a", "other"], 4, "a, other: have no task in common"),
-        (["a", "prompt"], 4, "x: the runs have no item with the same prompt in common"),
-    ):
-        status, _, error = compare(*arguments)
-        refused(status, error, code, sentence)
+
+    status, _, error = compare(*arguments.split())
+
+    refused(status, error, code, sentence)
