@@ -87,16 +87,16 @@ def test_sources_are_counted_apart():
     """The documents have 3, 1, 4 and 2 tokens; the source `none` has no document."""
     ids = np.array([1, 1, 9, 9, 1, 1, 1, 9, 1, 9], np.uint16)
     sources = {
-        "a": {"documents": 2, "utf8_bytes": 6},
+        "a": {"documents": 1, "utf8_bytes": 6},
         "none": {"documents": 0, "utf8_bytes": 0},
-        "b": {"documents": 1, "utf8_bytes": 1},
+        "b": {"documents": 2, "utf8_bytes": 1},
         "c": {"documents": 1, "utf8_bytes": 3},
     }
     validation = TokenFile(Path("x.bin"), ids, {"tokenizer": {"eot_id": 9}, "sources": sources})
 
     assert count_sources(validation) == {
-        "a": {"tokens": 4, "bytes_per_token": 1.5},
-        "b": {"tokens": 4, "bytes_per_token": 0.25},
+        "a": {"tokens": 3, "bytes_per_token": 2.0},
+        "b": {"tokens": 5, "bytes_per_token": 0.2},
         "c": {"tokens": 2, "bytes_per_token": 1.5},
     }
 
