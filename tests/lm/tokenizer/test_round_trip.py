@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
-from lm.text.documents import Chunk
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import encode_here, encode_in_processes
@@ -78,13 +76,18 @@ STRIP = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
 def test_what_is_not_given_back_is_counted(tmp_path, backend, unknown, changed):
     tokenizer = load(backend, tmp_path)
     assert not tokenizer.is_byte_level
+
+    of_each = {}
     for text in TEXTS:
         ids, _ = tokenizer.encode_documents([text])
-        losses = count_losses(ids, [text], tokenizer)
+        of_each[text] = count_losses(ids, [text], tokenizer)
+    ids, _ = tokenizer.encode_documents(TEXTS)
+    of_all = count_losses(ids, TEXTS, tokenizer)
+
+    for text, losses in of_each.items():
         assert losses.changed_documents == (text in changed), text
         assert losses.unknown_tokens == sum(word in text.split() for word in unknown), text
-    ids, _ = tokenizer.encode_documents(TEXTS)
-    assert count_losses(ids, TEXTS, tokenizer) == (len(unknown), len(changed))
+    assert of_all == (len(unknown), len(changed))
 
 
 @pytest.mark.parametrize("text", ["a cat ", "a cat\n", "\na cat", "  a cat"])
@@ -96,60 +99,96 @@ def test_lost_white_space_at_the_ends_is_counted(tmp_path, text):
 
 def test_losses_of_several_chunks_are_added(tmp_path):
     tokenizer = load(word_level(), tmp_path)
+    chunks = [chunk_of(TEXTS[:3]), chunk_of(TEXTS[3:]), chunk_of(TEXTS)]
     counts = TextCounts()
 
-    for _ in counts.ids_of(encode_here([chunk_of(TEXTS[:3]), chunk_of(TEXTS[3:]), chunk_of(TEXTS)], tokenizer)):
+    for _ in counts.ids_of(encode_here(chunks, tokenizer)):
         pass
 
     assert (counts.documents, counts.unknown_tokens, counts.changed_documents) == (14, 8, 10)
 
 
-@pytest.mark.parametrize("is_byte_level", [True, False])
-def test_ids_without_an_end_for_each_document_are_refused(tmp_path, is_byte_level):
-    """A byte-level vocabulary also shows a lost or a new byte; no other one can."""
-    folder = tmp_path / "bytes"
-    folder.mkdir()
-    tokenizer = load_tokenizer(write_bpe(folder)) if is_byte_level else load(word_level(), tmp_path)
-    texts = chunk_of(["a cat", "a"])
-    ids, _ = tokenizer.encode_documents(texts.texts.to_pylist())
-    end = ids[-1:]
+@pytest.fixture(params=["byte level", "words"])
+def tokenizer(request, tmp_path):
+    if request.param == "words":
+        return load(word_level(), tmp_path)
+    return load_tokenizer(write_bpe(tmp_path))
 
-    check_ids(ids, texts, tokenizer)
-    too_few = ids[ids != end]
-    too_many = np.concatenate([ids, end])
-    moved = np.concatenate([end, ids[:-1]])
-    wrong = [too_few, np.concatenate([too_few, end]), too_many, moved, ids[:0]]
 
-    for each in wrong + ([np.delete(ids, 0)] if is_byte_level else []):
-        with pytest.raises(IntegrityError, match="tokenizer: 2 documents of 6 bytes gave"):
-            check_ids(each, texts, tokenizer)
+def test_the_ids_of_whole_documents_pass_the_check(tokenizer):
+    texts = ["a cat", "a"]
+    ids, _ = tokenizer.encode_documents(texts)
+
+    check_ids(ids, chunk_of(texts), tokenizer)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ids, end: ids[ids != end],
+        lambda ids, end: np.concatenate([ids[ids != end], end]),
+        lambda ids, end: np.concatenate([ids, end]),
+        lambda ids, end: np.concatenate([end, ids[:-1]]),
+        lambda ids, end: ids[:0],
+    ],
+    ids=["no end", "the last end alone", "one end more", "the last end first", "no ids"],
+)
+def test_ids_without_an_end_for_each_document_are_refused(tokenizer, change):
+    texts = ["a cat", "a"]
+    ids, _ = tokenizer.encode_documents(texts)
+
+    with pytest.raises(IntegrityError, match="tokenizer: 2 documents of 6 bytes gave"):
+        check_ids(change(ids, ids[-1:]), chunk_of(texts), tokenizer)
+
+
+def test_a_byte_level_vocabulary_also_shows_a_lost_byte(tmp_path):
+    tokenizer = load_tokenizer(write_bpe(tmp_path))
+    texts = ["a cat", "a"]
+    ids, _ = tokenizer.encode_documents(texts)
+
+    with pytest.raises(IntegrityError, match=": 2 documents of 6 bytes gave"):
+        check_ids(np.delete(ids, 0), chunk_of(texts), tokenizer)
 
 
 def test_processes_count_as_one_does(tmp_path):
     tokenizer = load(word_level(), tmp_path)
-    texts = [TEXTS[:3], TEXTS[3:], TEXTS]
-    chunks = [
-        Chunk(pa.array(each, pa.large_string()), 0, sum(map(len, each)), sum(len(t.encode()) for t in each), {})
-        for each in texts
-    ]
-    here, apart = (list(pairs) for pairs in (encode_here(chunks, tokenizer), encode_in_processes(chunks, tokenizer, 2)))
-    assert [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in here] == [(1, 2), (3, 3), (4, 5)]
-    assert [chunk[-2:] for chunk, _ in here] == [chunk[-2:] for chunk, _ in apart]
-    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(here, apart, strict=True))
+    chunks = [chunk_of(TEXTS[:3]), chunk_of(TEXTS[3:]), chunk_of(TEXTS)]
+
+    here = list(encode_here(chunks, tokenizer))
+    apart = list(encode_in_processes(chunks, tokenizer, 2))
+
+    losses = [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in here]
+    assert losses == [(1, 2), (3, 3), (4, 5)]
+    assert losses == [(chunk.unknown_tokens, chunk.changed_documents) for chunk, _ in apart]
+    for (_, one), (_, other) in zip(here, apart, strict=True):
+        assert np.array_equal(one, other)
 
 
-def test_the_stage_records_and_says_what_is_lost(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A working directory with the texts, ready for the stage."""
     monkeypatch.chdir(tmp_path)
     tokenize_cases.make_project()
     tokenize_cases.write_raw(TEXTS)
-    (tmp_path / "lossy").mkdir()
-    load(word_level(), tmp_path / "lossy")
+    return tmp_path
+
+
+def test_the_stage_records_and_says_what_is_lost(project, capsys):
+    (project / "lossy").mkdir()
+    load(word_level(), project / "lossy")
+
     assert tokenize_cases.tokenize("train", "lossy/tokenizer") == 0
+
     meta = read_json("out/train.json")
     assert meta["round_trip"] == {"unknown_tokens": 4, "changed_documents": 5}
     assert lossy_fractions(meta) == {"unknown_token_fraction": 4 / meta["tokens"], "changed_document_fraction": 5 / 7}
     said = capsys.readouterr().err
     assert "warning: out/train.bin: 19.05% of the tokens are unknown, and 71.43% of the documents are decoded" in said
     assert "lossy tokenizer: bits per byte are too low" in said
+
+
+def test_the_stage_says_nothing_of_a_tokenizer_that_loses_nothing(project, capsys):
     assert tokenize_cases.tokenize("train") == 0
-    assert "round_trip" not in read_json("out/train.json") and "lossy" not in capsys.readouterr().err
+
+    assert "round_trip" not in read_json("out/train.json")
+    assert "lossy" not in capsys.readouterr().err
