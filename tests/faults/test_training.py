@@ -94,7 +94,7 @@ def limit_memory(more_bytes: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="the limit on memory is Linux's")
 def test_a_failed_allocation_proposes_a_smaller_micro_batch_which_fits(workspace):
-    tokens = dict.fromkeys([f"train.{name}" for name in (*LENGTHS, "eval_every_tokens")], 65536)
+    tokens = dict.fromkeys([f"train.{name}" for name in (*LENGTHS, "eval_every_tokens")], 1 << 19)
     workspace.change(**tokens, **{"train.warmup_steps": 0, "train.numerics": "fast", "train.dtype": "float32"})
     ended = run_stage(limit_memory, 60 << 20)
     refused(ended.code, ended.err, 5, "out of memory", "lower train.micro_batch_tokens")

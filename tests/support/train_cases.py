@@ -51,6 +51,7 @@ RESULTS = [
 ]  # fmt: skip
 PRELOADED = ["support.train_cases", "torch._dynamo", "matplotlib.pyplot", "pytest", "pandas", "pyarrow.parquet"]
 PRELOADED += ["tiktoken", "tokenizers", "fetch", "make_tokenizer", "tokenize_split", "audit", "eval", "plot"]
+PRELOADED += ["support.preloaded"]
 SERVER = multiprocessing.get_context("forkserver")
 
 
