@@ -4,7 +4,6 @@ Threads wait for each other by spinning, which beside other processes makes smal
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,8 +48,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the server, in the process that started it."""
     if SERVER in config.stash:
         stop_server(config.stash[SERVER])
-        shutil.rmtree(os.environ.pop(WARM_PROGRAMS))
-        del config.stash[SERVER]
+        del config.stash[SERVER], os.environ[WARM_PROGRAMS]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

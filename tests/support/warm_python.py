@@ -13,13 +13,16 @@ tests, use the real programs.
 """
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
 import os
 import re
 import runpy
+import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -52,8 +55,8 @@ def start_server(folder: Path) -> subprocess.Popen:
     folder.mkdir(parents=True, exist_ok=True)
     address = folder / "socket"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    server = subprocess.Popen([sys.executable, __file__, address], env=environment, stdout=subprocess.PIPE)
-    assert server.stdout is not None
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    server = subprocess.Popen([sys.executable, __file__, address], env=environment, **pipes)
     server.stdout.readline()  # the socket is there
     own_folder = Path(sys.executable).parent
     client = Path(__file__).with_name("warm_client.py")
@@ -66,8 +69,8 @@ def start_server(folder: Path) -> subprocess.Popen:
 
 
 def stop_server(server: subprocess.Popen) -> None:
-    """End the server and wait for it."""
-    server.terminate()
+    """End the server, which removes its folder, and wait for it."""
+    server.stdin.close()
     server.wait()
 
 
@@ -75,28 +78,35 @@ def stop_server(server: subprocess.Popen) -> None:
 
 
 def serve(address: str) -> None:
-    """Fork a process for each command, until SIGTERM."""
+    """Fork a process for each command, until the process of the tests closes the standard input, or ends."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the tests
     signal.signal(signal.SIGCHLD, reap)
     print("ready", flush=True)
     own = read_at_import(dict(os.environ))
-    while True:
+    while select.select([listener, sys.stdin], [], [])[0] == [listener]:
         connection, _ = listener.accept()
-        request, descriptors = receive(connection)
-        if read_at_import(request["environment"]) != own:
-            connection.sendall(b"no")
-        else:
-            preload()
-            if os.fork() == 0:
-                listener.close()
+        with connection, contextlib.suppress(OSError, ValueError):  # a client that was killed
+            answer(connection, own)
+    shutil.rmtree(Path(address).parent)
+
+
+def answer(connection: socket.socket, own: dict[str, str]) -> None:
+    """Fork the process that a client asks for, or refuse if its packages would be loaded with other variables."""
+    request, descriptors = receive(connection)
+    if read_at_import(request["environment"]) != own:
+        connection.sendall(b"no")
+    else:
+        preload()
+        if os.fork() == 0:
+            try:
                 become(connection, request, descriptors)
-        connection.close()
-        for descriptor in descriptors:
-            os.close(descriptor)
+            finally:
+                os._exit(1)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def reap(*_) -> None:
@@ -131,7 +141,6 @@ def preload() -> None:
 
 def become(connection: socket.socket, request: dict, descriptors: list[int]) -> None:
     """Turn this new process into the one that the client asks for; end it."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for stream, descriptor in enumerate(descriptors):
