@@ -1,9 +1,9 @@
-"""The fixtures of support."""
+"""The hooks and fixtures of support."""
 
 from support.fixtures import (  # noqa: F401
-    finished,
     pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_unconfigure,
 )
+from support.project import finished, pipeline, project_files  # noqa: F401

@@ -1,27 +1,13 @@
 """Fixtures of the faults: the whole pipeline, small, and a small training run with token files of its own."""
 
-import contextlib
 import json
 
 import numpy as np
 import pytest
 
 from support.damage import with_ids
-from support.stages import STAGES, TINY, change_params, run_here, stage_folder, work_in_copy, write_texts
+from support.stages import work_in_copy
 from support.train_cases import fresh_training, make_training, undisturbed_results
-
-
-@pytest.fixture(scope="session")
-def pipeline(tmp_path_factory):
-    """A folder in which all stages have run, on own text; a run saves a checkpoint at every step."""
-    folder = stage_folder(tmp_path_factory.mktemp("pipeline") / "made")
-    write_texts(folder / "data/local/texts.jsonl")
-    change_params(folder, TINY)
-    change_params(folder, {"train.checkpoint_every_s": 0}, "runtime.yaml")
-    with contextlib.chdir(folder):
-        for stage in STAGES:
-            assert run_here(stage) == 0, stage
-    return folder
 
 
 @pytest.fixture

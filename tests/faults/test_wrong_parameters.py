@@ -10,7 +10,6 @@ from pathlib import Path
 import dvc.api
 import pytest
 from dvc.repo import Repo
-from dvc.utils.hydra import apply_overrides
 
 from lm.core.params import read_section, read_yaml
 from support import ROOT
@@ -49,6 +48,8 @@ SECTIONS = [
 @pytest.mark.parametrize(("stage", "section", "key"), SECTIONS)
 def test_a_decimal_point_an_unknown_and_a_missing_key_are_refused(folder, capsys, stage, section, key):
     """`-S +train.seq_lenn=1` writes an unknown key: DVC itself accepts any new one."""
+    from dvc.utils.hydra import apply_overrides
+
     file = params_file(Path(), section).name
     good = Path(file).read_text()
     change_params(Path(), {f"{section}.{key}": 512.0})
@@ -128,6 +129,8 @@ def test_a_slice_that_the_text_does_not_have_is_refused(project, capsys, stage, 
 
 def test_every_spelling_of_a_number_is_the_value_that_dvc_records(tmp_path, monkeypatch):
     """DVC writes `-S rates.swept=1e-5` as 1e-05, which is a string in YAML 1.1."""
+    from dvc.utils.hydra import apply_overrides
+
     monkeypatch.chdir(tmp_path)
     spellings = {"a": "3e-4", "b": "1e-05", "c": "1e3", "d": "1E-4", "e": ".5", "f": "5", "g": "2.", "swept": "0"}
     Path("params.yaml").write_text("rates:\n" + "".join(f"  {name}: {text}\n" for name, text in spellings.items()))

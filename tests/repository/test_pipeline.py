@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dvc.utils.hydra import apply_overrides
 
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
@@ -193,6 +192,8 @@ def test_data_stages_never_import_torch_or_matplotlib(stage):
 )
 def test_dvcs_s_keeps_every_comment(tmp_path, name, override):
     """DVC writes the file with ruamel.yaml, which drops a comment that stands after the last item of a list."""
+    from dvc.utils.hydra import apply_overrides
+
     copy = tmp_path / name
     copy.write_text((ROOT / name).read_text())
     apply_overrides(copy, [override])

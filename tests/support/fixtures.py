@@ -1,4 +1,4 @@
-"""Fixtures of tests/ and extras/: the pipeline that has run, which tests copy. One torch thread for all tests.
+"""Hooks of tests/ and extras/: order, time limits, and programs that start at once. One torch thread for all tests.
 
 Threads wait for each other by spinning, which beside other processes makes small steps many times slower.
 """
@@ -13,10 +13,8 @@ import lm.core.environment  # noqa: F401 - before torch
 
 import pytest
 
-from lm.core.files import output_lock
 from support import ROOT
 from support.warm_python import WARM_PROGRAMS, start_server, stop_server
-from support.workspace import Workspace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 SLOW_TIMEOUT_S = 3600
@@ -31,7 +29,7 @@ COSTLY_FILES = [
     "tests/tools/test_use.py",
 ]
 # Packages that are slow to import and that few tests need; those import them in their functions.
-IMPORTED_LATE = {"datasets", "gguf", "huggingface_hub", "lm_eval", "sympy", "torch._dynamo", "transformers"}
+IMPORTED_LATE = {"datasets", "gguf", "huggingface_hub", "hydra", "lm_eval", "sympy", "torch._dynamo", "transformers"}
 IMPORTED_AT_COLLECTION = pytest.StashKey[set[str]]()
 SERVER = pytest.StashKey[subprocess.Popen]()
 
@@ -63,23 +61,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Note which of IMPORTED_LATE the test files have imported, which each worker pays."""
     session.config.stash[IMPORTED_AT_COLLECTION] = IMPORTED_LATE & sys.modules.keys()
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory) -> Path:
-    """The folder of the small pipeline after its first run, on a commit of its parameters; one for all processes.
-
-    The stages run in this process, a quarter of the work of `dvc repro`, which starts an interpreter for each. DVC then
-    records them.
-    """
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with output_lock(shared / "finished", wait=True):
-        if not (shared / "finished").exists():
-            workspace = Workspace(shared / "unfinished")
-            workspace.make_small()
-            workspace.commit()
-            workspace.run_stages()
-            workspace.run("dvc", "commit", "--force", "dvc.yaml")
-            workspace.folder.rename(shared / "finished")
-    return shared / "finished"

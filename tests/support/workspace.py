@@ -76,9 +76,10 @@ class Workspace:
     """The copy: its folder, its parameters, and the commands that run in it."""
 
     def __init__(self, folder: Path, finished: Path | None = None):
-        """Copy the repository into a folder, or what the fixture `finished` has made of it."""
+        """Copy the repository into a folder, or what a fixture of project.py has made of it."""
         self.folder = folder
         if finished:
+            folder.mkdir(parents=True, exist_ok=True)
             subprocess.run(["cp", "-a", f"{finished}/.", folder], check=True)  # keeps the links to DVC's cache
         else:
             copy_repository(folder)

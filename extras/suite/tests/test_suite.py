@@ -78,6 +78,7 @@ def test_a_curve_has_its_standard_errors_and_its_last_value():
 @pytest.fixture
 def workspace(made, monkeypatch):
     monkeypatch.chdir(made.folder)
+    monkeypatch.setattr("sys.executable", python_of_tests())  # of the evaluations
     return made
 
 

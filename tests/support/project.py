@@ -1,0 +1,75 @@
+"""A small project at three levels, each made once for all processes of the tests. Tests copy it.
+
+- `project_files`: text and parameters, in Git; no stage has run.
+- `pipeline`: all stages have run on own text, without DVC; code is linked to the repository's.
+- `finished`: `project_files` after all stages, recorded by DVC.
+
+A test that changes files works in a copy: `Workspace(folder, finished)`, `work_in_copy(monkeypatch, pipeline, folder)`.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lm.core.files import output_lock
+from support.stages import STAGES, TINY, change_params, run_here, stage_folder, write_texts
+from support.workspace import Workspace
+
+
+def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path], None]) -> Path:
+    """Return a folder that `make` has filled: the first process that asks makes it, others wait."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / name
+    with output_lock(folder, wait=True):
+        if not folder.exists():
+            unfinished = shared / f"unfinished-{name}"
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def project_files(tmp_path_factory) -> Path:
+    """The folder of the small project before its first run, on a commit of its parameters."""
+
+    def make(folder: Path) -> None:
+        workspace = Workspace(folder)
+        workspace.make_small()
+        workspace.commit()
+
+    return made_once("project_files", tmp_path_factory, make)
+
+
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory) -> Path:
+    """The folder of a pipeline on own text in which all stages have run; a run saves a checkpoint at every step."""
+
+    def make(folder: Path) -> None:
+        stage_folder(folder)
+        write_texts(folder / "data/local/texts.jsonl")
+        change_params(folder, TINY)
+        change_params(folder, {"train.checkpoint_every_s": 0}, "runtime.yaml")
+        with contextlib.chdir(folder):
+            for stage in STAGES:
+                assert run_here(stage) == 0, stage
+
+    return made_once("pipeline", tmp_path_factory, make)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, project_files) -> Path:
+    """The folder of the small project after its first run.
+
+    The stages run in this process, a quarter of the work of `dvc repro`. DVC then records them.
+    """
+
+    def make(folder: Path) -> None:
+        workspace = Workspace(folder, project_files)
+        workspace.run_stages()
+        workspace.run("dvc", "commit", "--force", "dvc.yaml")
+
+    return made_once("finished", tmp_path_factory, make)
