@@ -22,14 +22,16 @@ HUGE = 2.0**30  # a float32 number that takes in every 1 added to it
 def for_tensors(function):
     """Return a function of arrays as one of tensors, which updates them in place where the function does."""
 
-    def tensor_of(result):
-        return torch.from_numpy(np.asarray(result)) if isinstance(result, np.ndarray) else result
+    def as_tensor(result):
+        return torch.from_numpy(result) if isinstance(result, np.ndarray) else result
 
     def call(*arguments):
         arrays = [each.numpy() if isinstance(each, Tensor) else each for each in arguments]
         with np.errstate(all="ignore"):
             result = function(*arrays)
-        return tuple(map(tensor_of, result)) if isinstance(result, tuple) else tensor_of(result)
+        if isinstance(result, tuple):
+            return tuple(as_tensor(each) for each in result)
+        return as_tensor(result)
 
     return call
 
@@ -81,6 +83,10 @@ class Numbers:
     def draw(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator)
 
+    def of_kind(self, kind: str, *shape: int) -> Tensor:
+        """Return numbers of one of KINDS, which are methods."""
+        return getattr(self, kind)(*shape)
+
     def normal(self, *shape: int) -> Tensor:
         return self.draw(*shape).to(self.device)
 
@@ -123,22 +129,41 @@ KINDS = ("normal", "subnormal", "vanishing", "cancelling", "zeros", "with_nan")
 
 def multiply(kernels, a, b, out=None):
     """Return a @ b, added to `out` if it is given."""
-    if out is None:
-        return kernels.multiply(a, kernels.pack(b), torch.full((len(a), b.shape[1]), torch.nan, device=a.device))
-    return kernels.multiply(a, kernels.pack(b), out.clone(), adds=True)
+    packed = kernels.pack(b)
+    if out is not None:
+        return kernels.multiply(a, packed, out.clone(), adds=True)
+    undefined = torch.full((len(a), b.shape[1]), torch.nan, device=a.device)
+    return kernels.multiply(a, packed, undefined)
 
 
 def product_of_kinds(kernels, device):
     numbers = Numbers(0, device)
-    pairs = [(getattr(numbers, kind)(19, 300), getattr(numbers, kind)(300, 21)) for kind in KINDS]
-    pairs.append((numbers.vanishing(3, 300), -numbers.vanishing(300, 5)))
-    return [multiply(kernels, a, b) for a, b in pairs]
+    results = []
+    for kind in KINDS:
+        a = numbers.of_kind(kind, 19, 300)
+        b = numbers.of_kind(kind, 300, 21)
+        results.append(multiply(kernels, a, b))
+    negative = numbers.vanishing(3, 300)
+    positive = -numbers.vanishing(300, 5)
+    return [*results, multiply(kernels, negative, positive)]
 
 
 def product_of_shapes(kernels, device):
     numbers = Numbers(1, device)
-    shapes = [(1, 1, 1), (1, 513, 67), (3, 16, 130), (64, 256, 64), (130, 90, 3), (2, 1024, 5), (7, 1792, 9)]
-    return [multiply(kernels, numbers.normal(M, K), numbers.normal(K, N)) for M, K, N in shapes]
+    results = []
+    for M, K, N in (
+        (1, 1, 1),
+        (1, 513, 67),
+        (3, 16, 130),
+        (64, 256, 64),
+        (130, 90, 3),
+        (2, 1024, 5),
+        (7, 1792, 9),
+    ):
+        a = numbers.normal(M, K)
+        b = numbers.normal(K, N)
+        results.append(multiply(kernels, a, b))
+    return results
 
 
 def product_of_layouts(kernels, device):
@@ -148,8 +173,11 @@ def product_of_layouts(kernels, device):
     out = numbers.normal(37, 41)
     turned_a = a.T.contiguous().T
     turned_b = b.T.contiguous().T
-    pairs = [(a, b), (turned_a, b), (a, turned_b), (turned_a, turned_b)]
-    return [multiply(kernels, *pair, start) for pair in pairs for start in (None, out)]
+    results = []
+    for x, y in ((a, b), (turned_a, b), (a, turned_b), (turned_a, turned_b)):
+        results.append(multiply(kernels, x, y))
+        results.append(multiply(kernels, x, y, out))
+    return results
 
 
 # Orders of additions.
@@ -169,23 +197,27 @@ def masks(num_terms: int, pairs: list[tuple[int, int]], device: str) -> Tensor:
 
 
 PRODUCT_TERMS = 700
-PRODUCT_PAIRS = [
-    (i, j) for i in (0, 1, 100, 255, 256, 300, 511, 512, 690) for j in range(0, PRODUCT_TERMS, 23) if i != j
-]
+PRODUCT_PLACES = (0, 1, 100, 255, 256, 300, 511, 512, 690)
+PRODUCT_PAIRS = [(i, j) for i in PRODUCT_PLACES for j in range(0, PRODUCT_TERMS, 23) if i != j]
 ROW_NUMBERS = 256
-ROW_PAIRS = [(i, j) for i in (0, 1, 17, 63, 64, 70, 130, 199) for j in range(0, ROW_NUMBERS, 7) if i != j]
+ROW_PLACES = (0, 1, 17, 63, 64, 70, 130, 199)
+ROW_PAIRS = [(i, j) for i in ROW_PLACES for j in range(0, ROW_NUMBERS, 7) if i != j]
 
 
 def product_tree(kernels, device):
     rows = masks(PRODUCT_TERMS, PRODUCT_PAIRS, device)
-    return [multiply(kernels, rows, torch.ones(PRODUCT_TERMS, 2, device=device))[:, 0]]
+    ones = torch.ones(PRODUCT_TERMS, 2, device=device)
+    sums = multiply(kernels, rows, ones)
+    return [sums[:, 0]]
 
 
 def row_dot_tree(kernels, device):
     """Return x - mean(x), the gradient of a norm of ones, where x is 1: ROW_NUMBERS is a power of two."""
     rows = masks(ROW_NUMBERS, ROW_PAIRS, device)
-    ones = torch.ones_like(rows)
-    grad_x = kernels.rms_norm_gradient(rows, ones, torch.zeros_like(rows[0]), torch.ones_like(rows[:, 0]))[0]
+    x = torch.ones_like(rows)
+    weight = torch.zeros_like(rows[0])
+    r = torch.ones_like(rows[:, 0])
+    grad_x, _ = kernels.rms_norm_gradient(rows, x, weight, r)
     return [torch.where(rows == 1, grad_x, 0.0).amax(1)]
 
 
@@ -202,27 +234,35 @@ LONG_PAIRS = [(3, 10), (3, 257), (100, 255), (255, 256), (256, 300), (310, 490),
 EARLIEST = (5, 300)  # key positions
 
 
-def seen_by_all(device, window=LONG):
+def first_seen(device, window: int) -> Tensor:
+    """Return the first position that each of LONG positions sees (1, LONG)."""
     position = torch.arange(LONG, dtype=torch.int32, device=device)
     return (position - (window - 1)).clamp(min=0)[None].contiguous()
 
 
+def long_masks(device) -> Tensor:
+    """Return a mask in each of the numbers of a head: (1, LONG, 1, D)."""
+    return masks(LONG, LONG_PAIRS, device).T.reshape(1, LONG, 1, -1).contiguous()
+
+
 def attention_value_tree(kernels, device):
     """Return the sums of values, of which the last position sees 512, all alike."""
-    v = masks(LONG, LONG_PAIRS, device).T.reshape(1, LONG, 1, -1).contiguous()
+    v = long_masks(device)
     zeros = torch.zeros_like(v)
-    return [kernels.attention(zeros, zeros, v, seen_by_all(device, 512))[0][:, 512:]]
+    out, _ = kernels.attention(zeros, zeros, v, first_seen(device, 512))
+    return [out[:, 512:]]
 
 
 def attention_gradient_trees(kernels, device):
     """Return gradients of keys, values and queries that are sums of masks."""
-    some = masks(LONG, LONG_PAIRS, device).T.reshape(1, LONG, 1, -1).contiguous()
-    zeros = torch.zeros_like(some)
-    first = seen_by_all(device)
-    causal = torch.ones(LONG, LONG, device=device).tril()
+    terms = long_masks(device)
+    zeros = torch.zeros_like(terms)
+    first = first_seen(device, LONG)
+    causal = torch.ones(LONG, LONG, device=device).tril()[None, None].contiguous()
 
     # Values: all weights are 1.
-    results = [kernels.attention_gradient(some, zeros, zeros, zeros, first, causal[None, None].contiguous())[2]]
+    _, _, grad_v = kernels.attention_gradient(terms, zeros, zeros, zeros, first, causal)
+    results = [grad_v]
 
     # Keys: each position s is the only one that counts, and the gradient of its scores is 1.
     grad = zeros.clone()
@@ -232,15 +272,16 @@ def attention_gradient_trees(kernels, device):
         p[:, :, s:, s] = 2
         v = zeros.clone()
         v[0, s, 0, 0] = -0.5
-        results.append(kernels.attention_gradient(grad, some, zeros, v, first, p)[1][0, s, 0])
+        _, grad_k, _ = kernels.attention_gradient(grad, terms, zeros, v, first, p)
+        results.append(grad_k[0, s, 0])
 
     # Queries: the gradients of the scores of neighbours have different signs, and so have keys.
     v = zeros.clone()
     v[0, ::2, 0, 0] = 1
     v[0, 1::2, 0, 0] = -1
-    keys = some * v[..., :1]
-    results.append(kernels.attention_gradient(grad, zeros, keys, v, first, causal[None, None].contiguous())[0])
-    return results
+    keys = terms * v[..., :1]
+    grad_q, _, _ = kernels.attention_gradient(grad, zeros, keys, v, first, causal)
+    return [*results, grad_q]
 
 
 # Rows.
@@ -250,11 +291,13 @@ def norms(kernels, device):
     numbers = Numbers(4, device)
     results = []
     for kind in KINDS:
-        x = getattr(numbers, kind)(11, 70)
+        x = numbers.of_kind(kind, 11, 70)
         weight = numbers.normal(70)
         results += kernels.rms_norm(x, weight, 1e-6)
-    for shape in ((1, 1), (3, 64), (2, 200), (40, 24)):
-        results += kernels.rms_norm(numbers.normal(*shape), numbers.normal(shape[1]), 1e-6)
+    for num_rows, width in ((1, 1), (3, 64), (2, 200), (40, 24)):
+        x = numbers.normal(num_rows, width)
+        weight = numbers.normal(width)
+        results += kernels.rms_norm(x, weight, 1e-6)
     return results
 
 
@@ -262,15 +305,17 @@ def norm_gradients(kernels, device):
     numbers = Numbers(5, device)
     results = []
     for kind in KINDS:
-        x = getattr(numbers, kind)(9, 70)
+        x = numbers.of_kind(kind, 9, 70)
         weight = numbers.normal(70)
         r = numbers.positive(9)
-        results += kernels.rms_norm_gradient(numbers.normal(9, 70), x, weight, r)
-    for shape in ((1, 1), (300, 7), (128, 64)):
-        grad = numbers.normal(*shape)
-        x = numbers.normal(*shape)
-        r = numbers.positive(shape[0])
-        results += kernels.rms_norm_gradient(grad, x, numbers.normal(shape[1]), r)
+        grad = numbers.normal(9, 70)
+        results += kernels.rms_norm_gradient(grad, x, weight, r)
+    for num_rows, width in ((1, 1), (300, 7), (128, 64)):
+        grad = numbers.normal(num_rows, width)
+        x = numbers.normal(num_rows, width)
+        r = numbers.positive(num_rows)
+        weight = numbers.normal(width)
+        results += kernels.rms_norm_gradient(grad, x, weight, r)
     return results
 
 
@@ -283,7 +328,9 @@ def sums_that_vanish(kernels, device):
         grad = numbers.vanishing(3, width)
         grad[:, :9] = 0  # x - (+0) and x - (-0) differ where x is -0
         grad[:, 9:12] = -0.0
-        results += kernels.rms_norm_gradient(grad, x, numbers.normal(width) * 0, numbers.positive(3))
+        weight = numbers.normal(width) * 0
+        r = numbers.positive(3)
+        results += kernels.rms_norm_gradient(grad, x, weight, r)
     return results
 
 
@@ -291,39 +338,59 @@ def gates(kernels, device):
     numbers = Numbers(6, device)
     results = []
     for kind in KINDS:
-        gate = 4 * getattr(numbers, kind)(7, 40)
+        gate = 4 * numbers.of_kind(kind, 7, 40)
         up = numbers.normal(7, 40)
         grad = numbers.normal(7, 40)
-        results += [kernels.gated_gelu(gate, up), *kernels.gated_gelu_gradient(grad, gate, up)]
+        results.append(kernels.gated_gelu(gate, up))
+        results += kernels.gated_gelu_gradient(grad, gate, up)
     return results
 
 
 # Attention.
 
 
-def attend(kernels, numbers, shape, window, documents=False, is_short=False, gradients=True, kind="normal"):
-    """Return the results and gradients of attention: (B, T, S, H, K, D), and whether documents begin in the texts."""
-    B, T, S, H, K, D = shape
-    draw = getattr(numbers, kind)
-    q = draw(B, T, H, D)
-    grad = draw(B, T, H, D)
-    k = draw(B, S, K, D)
-    v = draw(B, S, K, D)
-    position = torch.arange(S - T, S, dtype=torch.int32, device=q.device)
-    first = (position - (window - 1)).clamp(min=0)
+def attention_inputs(numbers, *, B, T, H, K, D, window, S=None, documents=False, kind="normal") -> SimpleNamespace:
+    """Draw queries, their gradients, keys and values: of the last T of S positions (S = T if it is None).
+
+    `documents` begin every nine positions.
+    """
+    S = S or T
+    x = SimpleNamespace(window=window)
+    x.q = numbers.of_kind(kind, B, T, H, D)
+    x.grad = numbers.of_kind(kind, B, T, H, D)
+    x.k = numbers.of_kind(kind, B, S, K, D)
+    x.v = numbers.of_kind(kind, B, S, K, D)
+    x.position = torch.arange(S - T, S, dtype=torch.int32, device=x.q.device)
+    first_seen = (x.position - (window - 1)).clamp(min=0)
     if documents:
-        first = first.maximum(position // 9 * 9)
-    first = first.expand(B, T).contiguous()
-    if is_short:
-        out, p = kernels.short_attention(q, k, v, first, window)
-        seen = first[:, :, None, None] + torch.arange(p.shape[3], device=q.device) <= position[None, :, None, None]
-        p = torch.where(seen, p, 0.0)  # the rest is undefined
-    else:
-        out, p = kernels.attention(q, k, v, first)
-    if not gradients:
-        return [out, p]
-    gradient = kernels.short_attention_gradient if is_short else kernels.attention_gradient
-    return [out, p, *gradient(grad, q, k, v, first, p)]
+        document_begin = x.position // 9 * 9
+        first_seen = first_seen.maximum(document_begin)
+    x.first = first_seen.expand(B, T).contiguous()
+    return x
+
+
+def attend(kernels, x: SimpleNamespace) -> list[Tensor]:
+    """Return the result, the weights, and the gradients of queries, keys and values."""
+    out, p = kernels.attention(x.q, x.k, x.v, x.first)
+    return [out, p, *kernels.attention_gradient(x.grad, x.q, x.k, x.v, x.first, p)]
+
+
+def attend_without_gradients(kernels, x: SimpleNamespace) -> list[Tensor]:
+    return [*kernels.attention(x.q, x.k, x.v, x.first)]
+
+
+def short_attend_without_gradients(kernels, x: SimpleNamespace) -> list[Tensor]:
+    out, p = kernels.short_attention(x.q, x.k, x.v, x.first, x.window)
+    # The weights of what a query does not see are undefined.
+    key_position = x.first[:, :, None, None] + torch.arange(p.shape[3], device=p.device)
+    is_seen = key_position <= x.position[None, :, None, None]
+    return [out, torch.where(is_seen, p, 0.0)]
+
+
+def short_attend(kernels, x: SimpleNamespace) -> list[Tensor]:
+    """Return what `attend` returns, for short windows."""
+    out, p = short_attend_without_gradients(kernels, x)
+    return [out, p, *kernels.short_attention_gradient(x.grad, x.q, x.k, x.v, x.first, p)]
 
 
 FINITE = ("subnormal", "vanishing", "cancelling", "zeros")
@@ -331,10 +398,10 @@ FINITE = ("subnormal", "vanishing", "cancelling", "zeros")
 
 def attention(kernels, device):
     numbers = Numbers(7, device)
-    results = attend(kernels, numbers, (1, 70, 70, 2, 1, 16), 70)
-    results += attend(kernels, numbers, (2, 40, 40, 4, 2, 24), 20)
-    results += attend(kernels, numbers, (1, 40, 40, 2, 2, 80), 40, documents=True)
-    results += attend(kernels, numbers, (1, 1, 1, 1, 1, 1), 17)
+    results = attend(kernels, attention_inputs(numbers, B=1, T=70, H=2, K=1, D=16, window=70))
+    results += attend(kernels, attention_inputs(numbers, B=2, T=40, H=4, K=2, D=24, window=20))
+    results += attend(kernels, attention_inputs(numbers, B=1, T=40, H=2, K=2, D=80, window=40, documents=True))
+    results += attend(kernels, attention_inputs(numbers, B=1, T=1, H=1, K=1, D=1, window=17))
     return results
 
 
@@ -342,36 +409,41 @@ def attention_of_kinds(kernels, device):
     numbers = Numbers(20, device)
     results = []
     for kind in FINITE:
-        results += attend(kernels, numbers, (1, 21, 21, 2, 1, 4), 18, kind=kind)
+        results += attend(kernels, attention_inputs(numbers, B=1, T=21, H=2, K=1, D=4, window=18, kind=kind))
     return results
 
 
 def attention_of_long_sums(kernels, device):
-    return attend(kernels, Numbers(8, device), (1, 270, 270, 2, 1, 2), 300)
+    numbers = Numbers(8, device)
+    return attend(kernels, attention_inputs(numbers, B=1, T=270, H=2, K=1, D=2, window=300))
 
 
 def attention_to_a_past(kernels, device):
     numbers = Numbers(9, device)
-    results = attend(kernels, numbers, (2, 1, 37, 2, 1, 16), 37, gradients=False)
-    results += attend(kernels, numbers, (1, 5, 300, 2, 2, 8), 290, gradients=False)
-    return results
+    one = attention_inputs(numbers, B=2, T=1, S=37, H=2, K=1, D=16, window=37)
+    several = attention_inputs(numbers, B=1, T=5, S=300, H=2, K=2, D=8, window=290)
+    return attend_without_gradients(kernels, one) + attend_without_gradients(kernels, several)
 
 
 def short_attention(kernels, device):
     numbers = Numbers(10, device)
-    results = attend(kernels, numbers, (2, 9, 9, 4, 2, 16), 4, is_short=True)
-    results += attend(kernels, numbers, (1, 20, 20, 2, 1, 24), 16, documents=True, is_short=True)
-    results += attend(kernels, numbers, (1, 3, 3, 1, 1, 80), 7, is_short=True)
-    results += attend(kernels, numbers, (1, 1, 1, 1, 1, 1), 1, is_short=True)
-    results += attend(kernels, numbers, (2, 1, 9, 2, 1, 16), 4, is_short=True, gradients=False)
+    results = short_attend(kernels, attention_inputs(numbers, B=2, T=9, H=4, K=2, D=16, window=4))
+    results += short_attend(kernels, attention_inputs(numbers, B=1, T=20, H=2, K=1, D=24, window=16, documents=True))
+    results += short_attend(kernels, attention_inputs(numbers, B=1, T=3, H=1, K=1, D=80, window=7))
+    results += short_attend(kernels, attention_inputs(numbers, B=1, T=1, H=1, K=1, D=1, window=1))
     return results
+
+
+def short_attention_to_a_past(kernels, device):
+    numbers = Numbers(22, device)
+    return short_attend_without_gradients(kernels, attention_inputs(numbers, B=2, T=1, S=9, H=2, K=1, D=16, window=4))
 
 
 def short_attention_of_kinds(kernels, device):
     numbers = Numbers(21, device)
     results = []
     for kind in FINITE:
-        results += attend(kernels, numbers, (1, 11, 11, 2, 1, 4), 5, is_short=True, kind=kind)
+        results += short_attend(kernels, attention_inputs(numbers, B=1, T=11, H=2, K=1, D=4, window=5, kind=kind))
     return results
 
 
@@ -382,19 +454,26 @@ def losses(kernels, device):
     numbers = Numbers(11, device)
     results = []
     for kind in KINDS:
-        logits = 3 * getattr(numbers, kind)(5, 131)
+        logits = 3 * numbers.of_kind(kind, 5, 131)
         targets = numbers.ids(131, 5)
-        results += [kernels.softmax_less_targets(logits, numbers.normal(0), targets), logits]
+        no_factors = numbers.normal(0)
+        each_nats = kernels.softmax_less_targets(logits, no_factors, targets)
+        results += [each_nats, logits]
     for num_rows, num_entries, num_factors in ((1, 1, 0), (4, 64, 64), (6, 200, 50)):
         logits = numbers.normal(num_rows, num_entries)
         targets = numbers.ids(num_entries, num_rows)
-        results += [kernels.softmax_less_targets(logits, numbers.normal(num_factors), targets), logits]
+        factors = numbers.normal(num_factors)
+        each_nats = kernels.softmax_less_targets(logits, factors, targets)
+        results += [each_nats, logits]
     return results
 
 
 def nats(kernels, device):
     numbers = Numbers(12, device)
-    return [kernels.token_nats(numbers.normal(5, 32), numbers.normal(101, 32), numbers.ids(101, 5))]
+    h = numbers.normal(5, 32)
+    head = numbers.normal(101, 32)
+    targets = numbers.ids(101, 5)
+    return [kernels.token_nats(h, head, targets)]
 
 
 def softmax(kernels, device):
@@ -422,8 +501,12 @@ def square_sums(kernels, device):
 def multiples(kernels, device):
     numbers = Numbers(15, device)
     unit = order.GRADIENT_UNIT
-    hard = [torch.nan, torch.inf, -torch.inf, 1e9, -1e9, 0.5 * unit, -0.5 * unit, 1.5 * unit, 2.5 * unit, 0.0, -0.0]
-    x = torch.cat([torch.tensor(hard, device=device), 1e-6 * numbers.normal(1100)])
+    not_finite = [torch.nan, torch.inf, -torch.inf]
+    too_large = [1e9, -1e9]
+    ties = [0.5 * unit, -0.5 * unit, 1.5 * unit, 2.5 * unit]
+    zeros = [0.0, -0.0]
+    hard = torch.tensor([*not_finite, *too_large, *ties, *zeros], device=device)
+    x = torch.cat([hard, 1e-6 * numbers.normal(1100)])
     return [kernels.multiples(x, unit, order.LARGEST_GRADIENT)]
 
 
@@ -432,7 +515,7 @@ def adamw(kernels, device):
     results = []
     for kind in KINDS:
         p = numbers.normal(300, 4)
-        grad = getattr(numbers, kind)(300, 4)
+        grad = numbers.of_kind(kind, 300, 4)
         mean = numbers.normal(300, 4)
         square = numbers.positive(300, 4)
         kernels.adamw(p, grad, mean, square, 0.9, 0.95, 0.999, 0.01, 0.7, 1e-8)
@@ -448,12 +531,19 @@ def orthogonalize(kernels, device):
 
 def sums_by_id(kernels, device):
     numbers = Numbers(18, device)
-    many = kernels.sum_rows_by_id(numbers.cancelling(60, 16), numbers.ids(20, 60), 25)
-    few = kernels.sum_rows_by_id(numbers.zeros(5, 130), numbers.ids(2, 5), 3)
+    many_rows = numbers.cancelling(60, 16)
+    few_rows = numbers.zeros(5, 130)
+    many = kernels.sum_rows_by_id(many_rows, numbers.ids(20, 60), 25)
+    few = kernels.sum_rows_by_id(few_rows, numbers.ids(2, 5), 3)
+    return [many, few]
+
+
+def sums_of_bags(kernels, device):
+    numbers = Numbers(23, device)
     starts = torch.tensor([0, 5, 5, 30, 60], device=device)
-    bags = kernels.sum_bags(numbers.normal(20, 16), numbers.ids(20, 60), starts)
+    narrow = kernels.sum_bags(numbers.normal(20, 16), numbers.ids(20, 60), starts)
     wide = kernels.sum_bags(numbers.zeros(20, 70), numbers.ids(20, 60), starts)
-    return [many, few, bags, wide]
+    return [narrow, wide]
 
 
 CASES = {
@@ -476,6 +566,7 @@ CASES = {
         attention_of_long_sums,
         attention_to_a_past,
         short_attention,
+        short_attention_to_a_past,
         short_attention_of_kinds,
         losses,
         nats,
@@ -485,16 +576,20 @@ CASES = {
         adamw,
         orthogonalize,
         sums_by_id,
+        sums_of_bags,
     )
 }
 
 
+INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.int64: torch.int64}
+
+
 def num_differences(expected: Tensor, found: Tensor) -> int:
     """Return how many numbers differ in their bits; all NaN are one."""
-    kinds = {torch.float32: torch.int32, torch.float64: torch.int64, torch.int64: torch.int64}
     expected = expected.contiguous()
     found = found.cpu().contiguous()
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return max(expected.numel(), found.numel(), 1)
-    differs = expected.view(kinds[expected.dtype]) != found.view(kinds[found.dtype])
-    return int((differs & ~(expected.isnan() & found.isnan())).sum())
+    differs = expected.view(INTEGERS[expected.dtype]) != found.view(INTEGERS[found.dtype])
+    both_nan = expected.isnan() & found.isnan()
+    return int((differs & ~both_nan).sum())

@@ -28,7 +28,9 @@ def product_by_chains(kernels, device):
     out = numbers.normal(3, 5)
     if kernels is definition:
         return [multiply(kernels, a, b), multiply(kernels, a, b, out)]
-    return [gpu.multiply_by_chains(a, b, torch.empty_like(out), False), gpu.multiply_by_chains(a, b, out.clone(), True)]
+    product = gpu.multiply_by_chains(a, b, torch.empty_like(out), False)
+    added = gpu.multiply_by_chains(a, b, out.clone(), True)
+    return [product, added]
 
 
 CASES = exact_cases.CASES | {"product_by_chains": product_by_chains}
@@ -41,7 +43,7 @@ def main() -> None:
     for name, case in CASES.items():
         expected = case(definition, "cpu")
         found = case(gpu, device)
-        differences = [num_differences(*pair) for pair in zip(expected, found, strict=True)]
+        differences = [num_differences(ours, theirs) for ours, theirs in zip(expected, found, strict=True)]
         print(json.dumps({"case": name, "differences": differences}), flush=True)
 
 

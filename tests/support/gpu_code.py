@@ -59,30 +59,48 @@ def describe(kernel: JITFunction, compiled, constants: dict) -> dict:
     }
 
 
-def call_all() -> None:
-    """Call each function so that each kernel is used, with large and small tiles."""
+def call_products() -> None:
+    """Use large and small tiles, both layouts, and a total."""
     x = torch.ones
-    ids = torch.zeros(4, dtype=torch.int64)
+    by_columns = x(300, 37).T
     gpu.multiply(x(512, 512), x(512, 64), x(512, 64))
-    gpu.multiply(x(37, 300).T.contiguous().T, x(300, 41), x(37, 41), adds=True)
-    gpu.rms_norm(x(4, 64), x(64), 1e-6)
-    gpu.rms_norm_gradient(x(4, 64), x(4, 64), x(64), x(4))
-    gpu.gated_gelu(x(4, 64), x(4, 64))
-    gpu.gated_gelu_gradient(x(4, 64), x(4, 64), x(4, 64))
-    q = x(2, 32, 4, 16)
-    k = x(2, 32, 2, 16)
+    gpu.multiply(by_columns, x(300, 41), x(37, 41), adds=True)
+
+
+def call_rows() -> None:
+    x = torch.ones(4, 64)
+    weight = torch.ones(64)
+    r = torch.ones(4)
+    gpu.rms_norm(x, weight, 1e-6)
+    gpu.rms_norm_gradient(x, x, weight, r)
+    gpu.gated_gelu(x, x)
+    gpu.gated_gelu_gradient(x, x, x)
+
+
+def call_attention() -> None:
+    q = torch.ones(2, 32, 4, 16)
+    k = torch.ones(2, 32, 2, 16)
     first = torch.zeros(2, 32, dtype=torch.int32)
-    p = gpu.attention(q, k, k, first)[1]
+    _, p = gpu.attention(q, k, k, first)
     gpu.attention_gradient(q, q, k, k, first, p)
-    p = gpu.short_attention(q, k, k, first, 16)[1]
+    _, p = gpu.short_attention(q, k, k, first, 16)
     gpu.short_attention_gradient(q, q, k, k, first, p)
-    gpu.softmax_less_targets(x(4, 48), x(0), ids)
-    gpu.softmax(x(48))
-    gpu.square_sums([x(48)])
-    gpu.multiples(x(48), 2.0**-40, 2.0**50)
-    gpu.adamw(x(48), x(48), x(48), x(48), 0.9, 0.95, 0.999, 0.01, 0.9, 1e-8)
-    gpu.orthogonalize(x(2, 16, 32), (3.4445, -4.7750, 2.0315), 1)
-    gpu.sum_rows_by_id(x(4, 16), ids, 3)
+
+
+def call_losses() -> None:
+    no_factors = torch.ones(0)
+    targets = torch.zeros(4, dtype=torch.int64)
+    gpu.softmax_less_targets(torch.ones(4, 48), no_factors, targets)
+    gpu.softmax(torch.ones(48))
+
+
+def call_optimizers() -> None:
+    x = torch.ones(48)
+    gpu.square_sums([x])
+    gpu.multiples(x, 2.0**-40, 2.0**50)
+    gpu.adamw(x, x, x, x, 0.9, 0.95, 0.999, 0.01, 0.9, 1e-8)
+    gpu.orthogonalize(torch.ones(2, 16, 32), (3.4445, -4.7750, 2.0315), 1)
+    gpu.sum_rows_by_id(torch.ones(4, 16), torch.zeros(4, dtype=torch.int64), 3)
 
 
 def main() -> None:
@@ -99,7 +117,11 @@ def main() -> None:
     for capability in sys.argv[1:]:
         printed = set()
         driver.set_active(NoGPU(int(capability)))
-        call_all()
+        call_products()
+        call_rows()
+        call_attention()
+        call_losses()
+        call_optimizers()
 
 
 if __name__ == "__main__":

@@ -17,10 +17,21 @@ from lm.tokenizer.build import write_huggingface, write_trained_bpe
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from support.tokenizer_cases import fuzzed_texts, save_tokenizer
 
-SHAPE = dict(
-    n_layer=4, n_head=4, n_kv_head=2, head_dim=16, d_model=32, d_ff=64, sliding_window=8, full_attention_every=3,
-    rope_base_local=10_000.0, rope_base_global=500_000.0, query_pre_attn_scalar=24, norm_eps=1e-6, max_seq_len=96,
-)  # fmt: skip
+SHAPE = {
+    "n_layer": 4,
+    "n_head": 4,
+    "n_kv_head": 2,
+    "head_dim": 16,
+    "d_model": 32,
+    "d_ff": 64,
+    "sliding_window": 8,
+    "full_attention_every": 3,
+    "rope_base_local": 10_000.0,
+    "rope_base_global": 500_000.0,
+    "query_pre_attn_scalar": 24,
+    "norm_eps": 1e-6,
+    "max_seq_len": 96,
+}
 TEXTS = fuzzed_texts(300, seed=5)
 CPU = torch.device("cpu")
 
@@ -37,18 +48,30 @@ def write_gemma_like(folder: Path, source: Path) -> Tokenizer:
 
     `source` is the repository's folder, `folder` what make_tokenizer would make of it.
     """
-    entries = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    entries += ["▁", "\n", *string.ascii_letters, *string.digits, *string.punctuation, "é", "th", "▁th"]
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    single_bytes = [f"<0x{byte:02X}>" for byte in range(256)]
+    characters = ["▁", "\n", *string.ascii_letters, *string.digits, *string.punctuation, "é"]
+    entries = [*special, *single_bytes, *characters, "th", "▁th"]
     vocab = {entry: index for index, entry in enumerate(entries)}
     merges = [("t", "h"), ("▁", "th")]
-    backend = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    model = models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    backend = tokenizers.Tokenizer(model)
     backend.normalizer = normalizers.Replace(" ", "▁")
     spaces = decoders.Replace("▁", " ")
     backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
-    backend.add_special_tokens([AddedToken(name, normalized=False) for name in entries[:4]])
-    names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in special])
+
     source.mkdir(parents=True, exist_ok=True)
-    save_tokenizer(backend, source, tokenizer_class="PreTrainedTokenizerFast", **names)
+    save_tokenizer(
+        backend,
+        source,
+        tokenizer_class="PreTrainedTokenizerFast",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+    )
+
     folder.mkdir(parents=True)
     write_huggingface(folder, source)
     return load_tokenizer(folder)
@@ -74,7 +97,8 @@ def build(vocab_size: int, seed: int = 0, numerics: Numerics = "fast", **changes
 
 def assert_close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
     """Raise AssertionError unless equal within `tolerance` of the largest entry, or of 1 if that is smaller."""
-    assert (found - wanted).abs().max() <= tolerance * max(1.0, wanted.abs().max())
+    largest = max(1.0, wanted.abs().max())
+    assert (found - wanted).abs().max() <= tolerance * largest
 
 
 def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dict:
@@ -91,7 +115,13 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
         "data_sha256": {"train": "a" * 64, "validation": "b" * 64},
         "init_sha256": None,
         "segments": [],
-        "training": {"steps": 20, "epochs": 0.5, "training_flops": 1e9, "parameters": 1000, "last_train_loss": 2.4},
+        "training": {
+            "steps": 20,
+            "epochs": 0.5,
+            "training_flops": 1e9,
+            "parameters": 1000,
+            "last_train_loss": 2.4,
+        },
         "best": {"step": 10, "tokens_seen": 1280, "val_loss": 2.5},
         "last": {"step": 20, "tokens_seen": 2560, "val_loss": 2.6},
     }

@@ -33,13 +33,15 @@ def dot(x, y, total):
 
 def create_fma(self, x, y, z):
     assert x.data.dtype == y.data.dtype == z.data.dtype == np.float32
-    return interpreter.TensorHandle(float32_fma(x.data, y.data, z.data), z.dtype.scalar)
+    result = float32_fma(x.data, y.data, z.data)
+    return interpreter.TensorHandle(result, z.dtype.scalar)
 
 
 def create_dot(self, x, y, total, input_precision, max_num_imprecise_acc):
     assert input_precision.name == "IEEE", "another precision rounds the operands"
-    arrays = [np.ascontiguousarray(each.data) for each in (x, y, total)]
-    return interpreter.TensorHandle(dot(*arrays), total.dtype.scalar)
+    x_array, y_array, total_array = (np.ascontiguousarray(each.data) for each in (x, y, total))
+    result = dot(x_array, y_array, total_array)
+    return interpreter.TensorHandle(result, total.dtype.scalar)
 
 
 patch_tensor = interpreter._patch_lang_tensor

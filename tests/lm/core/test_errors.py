@@ -4,7 +4,6 @@ import errno
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def failing(error):
     return main
 
 
-@pytest.mark.parametrize(
+EACH_ERROR = pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
         (errors.ParamsError("a.yaml: x is 1"), 2, "error: a.yaml: x is 1"),
@@ -35,41 +34,61 @@ def failing(error):
         (OSError(28, "No space left on device", "x.bin"), 5, "error: x.bin: No space left on device"),
     ],
 )
-def test_each_error_has_an_exit_code(capsys, error, code, sentence):
-    main = failing(error)
-    assert main([]) == code
-    err = capsys.readouterr().err
-    assert err.startswith(sentence) and len(err.splitlines()) == 1
-    assert main(["--debug"]) == code
-    shown = capsys.readouterr().err
-    assert "Traceback" in shown and "in main\n    raise error" in shown and shown.splitlines()[-1].startswith(sentence)
+
+
+@EACH_ERROR
+def test_each_error_has_an_exit_code_and_one_line(capsys, error, code, sentence):
+    status = failing(error)([])
+
+    assert status == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(sentence)
+
+
+@EACH_ERROR
+def test_debug_adds_the_traceback(capsys, error, code, sentence):
+    status = failing(error)(["--debug"])
+
+    assert status == code
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert "in main\n    raise error" in printed
+    assert printed.splitlines()[-1].startswith(sentence)
 
 
 @pytest.mark.parametrize("number", [*errors.REMEDIES, errno.ENOSYS, errno.ENXIO])
 def test_an_error_of_the_system_has_a_remedy(capsys, number):
-    main = failing(OSError(number, os.strerror(number), "x.bin"))
+    problem = os.strerror(number)
 
-    assert main([]) == 5
+    status = failing(OSError(number, problem, "x.bin"))([])
 
+    assert status == 5
     what, remedy = capsys.readouterr().err.strip().split("; ", 1)
-    assert what == f"error: x.bin: {os.strerror(number)}" and len(remedy) > 15
+    assert what == f"error: x.bin: {problem}"
+    assert len(remedy) > 15
 
 
 def test_an_error_of_the_system_without_a_file_says_how_to_find_the_place(capsys):
-    assert failing(OSError(errno.ENOSYS, "Function not implemented"))([]) == 5
+    status = failing(OSError(errno.ENOSYS, "Function not implemented"))([])
+
+    assert status == 5
     said = capsys.readouterr().err
     assert said.startswith("error: Function not implemented; add --debug to the command of the stage or tool")
 
 
-def test_an_error_that_names_no_file_gets_its_name():
-    with pytest.raises(OSError, match="other") as caught, errors.names_file("x.bin"):
-        raise OSError(5, "Input/output error", "other")
-    assert caught.value.filename == "other"
-    with pytest.raises(OSError, match=r"x\.bin"), errors.names_file("x.bin"):
-        raise OSError(5, "Input/output error")
-    with pytest.raises(BrokenPipeError) as broken, errors.names_file("x.bin"):
-        raise BrokenPipeError(32, "Broken pipe")
-    assert broken.value.filename is None, "a print has failed, not the file"
+@pytest.mark.parametrize(
+    ("error", "file"),
+    [
+        pytest.param(OSError(5, "Input/output error"), "x.bin", id="no file"),
+        pytest.param(OSError(5, "Input/output error", "other"), "other", id="another file"),
+        pytest.param(BrokenPipeError(32, "Broken pipe"), None, id="a print has failed, not the file"),
+    ],
+)
+def test_an_error_that_names_no_file_gets_its_name(error, file):
+    with pytest.raises(OSError) as caught, errors.names_file("x.bin"):
+        raise error
+
+    assert caught.value.filename == file
 
 
 def test_a_bug_keeps_its_traceback():
@@ -93,16 +112,26 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(("arguments", "status"), [(["1"], 141), (["100000"], 141), (["1", "fail"], 2)])
-def test_a_reader_that_ends_first_gives_no_message(tmp_path, arguments, status):
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        pytest.param(["1"], 141, "", id="in the buffer"),
+        pytest.param(["100000"], 141, "", id="printed"),
+        pytest.param(["1", "fail"], 2, "error: x is 1\n", id="an error beside it"),
+    ],
+)
+def test_a_reader_that_ends_first_gives_no_message(tmp_path, arguments, status, message):
     """`… | head`: also for lines that are still in the buffer when the program ends."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", PRINTING, *arguments], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "src")},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    command = [sys.executable, "-c", PRINTING, *arguments]
+    environment = {"PYTHONPATH": str(ROOT / "src")}
+    pipe = subprocess.PIPE
+    program = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
+
     program.stdout.close()
-    assert program.stderr.read() == ("error: x is 1\n" if status == 2 else "")
-    assert program.wait() == status and Path(tmp_path, "before").exists()
+
+    assert program.stderr.read() == message
+    assert program.wait() == status
+    assert (tmp_path / "before").exists()
 
 
 SAYING = """
@@ -130,13 +159,13 @@ def test_words_that_cannot_be_written_decide_nothing(tmp_path, arguments, status
     reader, writer = os.pipe()
     os.close(reader)
     lost = os.open("/dev/full", os.O_WRONLY) if full else writer
+    command = [sys.executable, "-c", SAYING, *arguments]
+    environment = {"PYTHONPATH": str(ROOT / "src")}
 
-    done = subprocess.run(
-        [sys.executable, "-c", SAYING, *arguments], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "src")},
-        stdout=lost, stderr=lost,
-    )  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=lost, stderr=lost)
 
-    assert done.returncode == status and (tmp_path / "saved").exists()
+    assert done.returncode == status
+    assert (tmp_path / "saved").exists()
 
 
 # In a run of `dvc exp run`.
@@ -150,38 +179,68 @@ def experiment(tmp_path, monkeypatch, where: str):
     monkeypatch.chdir(tmp_path / where)
 
 
-@pytest.mark.parametrize(
-    ("where", "is_shallow", "status"),
-    [(".dvc/tmp/exps/standalone/tmp1", True, 5), (".dvc/tmp/exps/tmp2", False, 0), (".", True, 0), ("sub", True, 0)],
-)
-def test_a_copy_of_a_shallow_clone_is_refused_before_work(tmp_path, monkeypatch, capsys, where, is_shallow, status):
-    experiment(tmp_path, monkeypatch, where)
+def make_clone(tmp_path, is_shallow: bool) -> None:
     (tmp_path / ".git").mkdir()
     if is_shallow:
         (tmp_path / ".git/shallow").write_text("ab\n")
+
+
+def test_a_copy_of_a_shallow_clone_is_refused_before_work(tmp_path, monkeypatch, capsys):
+    experiment(tmp_path, monkeypatch, ".dvc/tmp/exps/standalone/tmp1")
+    make_clone(tmp_path, is_shallow=True)
     done = []
-    assert errors.exit_with_status(done.append)([]) == status and bool(done) == (status == 0)
-    error = capsys.readouterr().err
-    assert ("run `git fetch --unshallow` there first" in error) == (status == 5)
+
+    status = errors.exit_with_status(done.append)([])
+
+    assert status == 5
+    assert done == []
+    assert "run `git fetch --unshallow` there first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("where", "is_shallow"),
+    [
+        pytest.param(".dvc/tmp/exps/tmp2", False, id="a copy of a whole clone"),
+        pytest.param(".", True, id="the shallow clone itself"),
+        pytest.param("sub", True, id="a folder of it"),
+    ],
+)
+def test_other_clones_run_experiments(tmp_path, monkeypatch, capsys, where, is_shallow):
+    experiment(tmp_path, monkeypatch, where)
+    make_clone(tmp_path, is_shallow)
+    done = []
+
+    status = errors.exit_with_status(done.append)([])
+
+    assert status == 0
+    assert done == [[]]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     ("error", "where", "is_advised"),
     [
-        (errors.ParamsError("a"), ".", True), (errors.DataError("a"), ".", False),
-        (errors.ParamsError("a"), ".dvc/tmp/exps/t", False),
+        pytest.param(errors.ParamsError("a"), ".", True, id="a parameter"),
+        pytest.param(errors.DataError("a"), ".", False, id="another error"),
+        pytest.param(errors.ParamsError("a"), ".dvc/tmp/exps/t", False, id="a parameter in a copy"),
     ],
-)  # fmt: skip
+)
 def test_a_refused_parameter_of_an_experiment_says_how_to_undo_it(
     tmp_path, monkeypatch, capsys, error, where, is_advised
 ):
-    def main(argv):
-        raise error
-
     experiment(tmp_path, monkeypatch, where)
-    errors.exit_with_status(main)([])
+
+    failing(error)([])
+
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "error: a" and ("`make back` undoes it" in lines[-1]) == is_advised
+    assert lines[0] == "error: a"
+    assert ("`make back` undoes it" in lines[-1]) == is_advised
+
+
+def test_without_dvc_there_is_nothing_to_undo(tmp_path, monkeypatch, capsys):
+    experiment(tmp_path, monkeypatch, ".")
     monkeypatch.delenv("DVC_EXP_NAME")
-    errors.exit_with_status(main)([])
-    assert capsys.readouterr().err == "error: a\n", "without DVC nothing was written"
+
+    failing(errors.ParamsError("a"))([])
+
+    assert capsys.readouterr().err == "error: a\n"

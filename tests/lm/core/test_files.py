@@ -46,56 +46,110 @@ def calls(monkeypatch):
     return found
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
+NEEDS_PROC = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
+
+
+@NEEDS_PROC
 def test_content_is_synced_before_the_rename(tmp_path, calls):
     path = tmp_path / "x.bin"
+
     write_text(path, "content")
-    assert [kind for kind, _ in calls] == ["fsync", "replace", "fsync"]
-    assert calls[0][1].endswith(".tmp") and calls[1][1] == str(path) and calls[2][1] == str(tmp_path)
+
+    sync, rename, sync_of_folder = calls
+    kind, synced = sync
+    assert kind == "fsync"
+    assert synced.endswith(".tmp")
+    assert rename == ("replace", str(path))
+    assert sync_of_folder == ("fsync", str(tmp_path))
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which file is synced")
-def test_a_folder_is_synced_before_the_rename(tmp_path, calls):
+@NEEDS_PROC
+def test_the_parents_of_new_folders_are_synced(tmp_path, calls):
     with output_lock(tmp_path / "a" / "b" / "x"):
-        assert calls == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "a"))], "the parents of new folders"
-    calls.clear()
+        assert calls == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "a"))]
+
+
+@NEEDS_PROC
+def test_a_folder_is_synced_before_the_rename(tmp_path, calls):
+    with output_lock(tmp_path / "out"):
+        calls.clear()
     with atomic_folder(tmp_path / "out") as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "file").write_text("content")
+
     kinds = [kind for kind, _ in calls]
-    synced = {os.path.relpath(path, folder) for _, path in calls[: kinds.index("replace")]}
-    assert synced == {".", "inner", "inner/file"} and calls[-1] == ("fsync", str(tmp_path))
+    before_the_rename = calls[: kinds.index("replace")]
+    synced = {os.path.relpath(path, folder) for _, path in before_the_rename}
+    assert synced == {".", "inner", "inner/file"}
+    assert calls[-1] == ("fsync", str(tmp_path))
 
 
-@pytest.mark.parametrize("before", [None, "old"])
-def test_a_failure_while_writing_keeps_the_old_content(tmp_path, before):
-    path = tmp_path / "x.bin"
-    if before:
-        path.write_text(before)
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fail_while_writing(path: Path) -> None:
     with pytest.raises(RuntimeError), atomic_write(path) as file:
         file.write(b"half of the n")
         file.flush()
-        assert (path.read_text() if path.exists() else None) == before
         raise RuntimeError
-    assert [p.name for p in tmp_path.iterdir()] == (["x.bin"] if before else [])
-    assert not before or path.read_text() == before
 
 
-def test_a_folder_is_replaced_completely_or_not_at_all(tmp_path):
-    for content in ("old", "new"):
-        with atomic_folder(tmp_path / "out") as folder:
-            (folder / content).touch()
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["new"]
+def test_a_failure_while_writing_keeps_the_old_content(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_text("old")
+
+    fail_while_writing(path)
+
+    assert path.read_text() == "old"
+    assert names_in(tmp_path) == ["x.bin"]
+
+
+def test_a_failure_while_writing_leaves_no_new_file(tmp_path):
+    fail_while_writing(tmp_path / "x.bin")
+
+    assert names_in(tmp_path) == []
+
+
+def test_a_file_keeps_its_content_until_the_new_one_is_complete(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_text("old")
+
+    with atomic_write(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+
+    assert path.read_text() == "new"
+
+
+def write_folder(path: Path, name: str) -> None:
+    """Replace a folder by one with an empty file of this name."""
+    with atomic_folder(path) as folder:
+        (folder / name).touch()
+
+
+def test_a_folder_is_replaced_completely(tmp_path):
+    write_folder(tmp_path / "out", "old")
+
+    write_folder(tmp_path / "out", "new")
+
+    assert names_in(tmp_path / "out") == ["new"]
+
+
+def test_a_failure_while_a_folder_is_written_keeps_the_old_one(tmp_path):
+    write_folder(tmp_path / "out", "old")
+
     with pytest.raises(RuntimeError), atomic_folder(tmp_path / "out") as folder:
-        (folder / "newer").touch()
+        (folder / "new").touch()
         raise RuntimeError
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["new"]
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+    assert names_in(tmp_path / "out") == ["old"]
+    assert names_in(tmp_path) == ["out"]
 
 
 def test_a_failed_rename_leaves_the_old_folder(tmp_path, monkeypatch):
-    with atomic_folder(tmp_path / "out") as folder:
-        (folder / "old").touch()
+    write_folder(tmp_path / "out", "old")
     replace = os.replace
 
     def fail_for_new(source, target):
@@ -104,41 +158,63 @@ def test_a_failed_rename_leaves_the_old_folder(tmp_path, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_for_new)
-    with pytest.raises(OSError, match="Input/output"), atomic_folder(tmp_path / "out"):
-        pass
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["old"]
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+    with pytest.raises(OSError, match="Input/output"):
+        write_folder(tmp_path / "out", "newer")
+
+    assert names_in(tmp_path / "out") == ["old"]
+    assert names_in(tmp_path) == ["out"]
 
 
 def test_a_hard_link_is_never_written_through(tmp_path):
     cached = tmp_path / "cached"
     cached.write_text("cached")
     cached.chmod(0o444)
-    os.link(cached, tmp_path / "x")
-    write_text(tmp_path / "x", "new")
-    assert cached.read_text() == "cached" and (tmp_path / "x").read_text() == "new"
+    link = tmp_path / "x"
+    os.link(cached, link)
+
+    write_text(link, "new")
+
+    assert cached.read_text() == "cached"
+    assert link.read_text() == "new"
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"), [(None, "missing; run `dvc"), ("{", "not valid JSON.*; run `dvc"), ("[]", "holds a list")]
-)
-def test_a_broken_json_file_is_named_with_a_remedy(tmp_path, content, sentence):
+@pytest.mark.parametrize(("remedy", "said"), [((), "run `dvc"), (("name another folder",), "name another folder$")])
+def test_a_missing_json_file_is_named_with_a_remedy(tmp_path, remedy, said):
+    with pytest.raises(IntegrityError, match=rf"x\.json: missing; {said}"):
+        read_json(tmp_path / "x.json", *remedy)
+
+
+@pytest.mark.parametrize(("remedy", "said"), [((), "run `dvc"), (("name another folder",), "name another folder$")])
+def test_a_broken_json_file_is_named_with_a_remedy(tmp_path, remedy, said):
     path = tmp_path / "x.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(IntegrityError, match=rf"x\.json: {sentence}"):
+    path.write_text("{")
+
+    with pytest.raises(IntegrityError, match=rf"x\.json: not valid JSON.*; {said}"):
+        read_json(path, *remedy)
+
+
+def test_a_json_file_must_hold_an_object(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text("[]")
+
+    with pytest.raises(IntegrityError, match=r"x\.json: holds a list"):
         read_json(path)
-    if content != "[]":
-        with pytest.raises(IntegrityError, match=r"; name another folder$"):
-            read_json(path, "name another folder")
 
 
-def test_json_is_strict(tmp_path):
+def test_what_is_not_json_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "x.json", {"loss": float("nan")})
-    assert not list(tmp_path.iterdir())
-    write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
-    assert (tmp_path / "x.json").read_bytes() == '{\n  "b": 1,\n  "a": "ü"\n}\n'.encode()
+
+    assert names_in(tmp_path) == []
+
+
+def test_json_keeps_the_order_and_its_characters(tmp_path):
+    path = tmp_path / "x.json"
+
+    write_json(path, {"b": 1, "a": "ü"})
+
+    assert path.read_text(encoding="utf-8") == '{\n  "b": 1,\n  "a": "ü"\n}\n'
 
 
 HOLD = """
@@ -154,8 +230,9 @@ with output_lock(sys.argv[1]):
 def holder(tmp_path):
     """Start a process that holds the lock of tmp_path/out until it reads a line."""
     command = [sys.executable, "-c", HOLD, tmp_path / "out"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, **pipes) as process:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
@@ -164,16 +241,22 @@ def holder(tmp_path):
 def test_a_second_writer_gets_the_id_of_the_first(tmp_path, holder):
     with pytest.raises(BusyError, match=f"out: process {holder.pid} is writing it"), output_lock(tmp_path / "out"):
         pass
+
+
+def test_a_lock_ends_with_its_holder(tmp_path, holder):
     holder.kill()
     holder.wait(30)
-    with output_lock(tmp_path / "out"):  # the lock ended with its holder
+
+    with output_lock(tmp_path / "out"):
         pass
 
 
 def test_a_waiting_process_gets_the_free_lock(tmp_path, holder, capsys):
     threading.Timer(0.3, holder.communicate, ["go\n"]).start()
+
     with output_lock(tmp_path / "out", wait=True):
         assert holder.wait(30) == 0
+
     assert f"waiting for process {holder.pid}" in capsys.readouterr().err
 
 
@@ -185,8 +268,12 @@ def test_temporary_files_of_ended_processes_are_removed(tmp_path, holder):
     of_another_file = tmp_path / f".y.json.{ended.pid}.tmp"
     for path in (of_ended, of_living, of_another_file):
         path.touch()
+
     write_json(tmp_path / "x.json", {})
-    assert not of_ended.exists() and of_living.exists() and of_another_file.exists()
+
+    assert not of_ended.exists()
+    assert of_living.exists()
+    assert of_another_file.exists()
 
 
 def test_a_pipe_is_refused_without_waiting_for_bytes(tmp_path):
@@ -194,17 +281,21 @@ def test_a_pipe_is_refused_without_waiting_for_bytes(tmp_path):
     end = os.open(tmp_path / "x", os.O_RDWR | os.O_NONBLOCK)
     closing = threading.Timer(2, os.close, [end])  # after which a broken reader ends
     closing.start()
+
     with pytest.raises(IntegrityError, match="is a pipe or a device"):
         sha256_file(tmp_path / "x")
+
     closing.cancel()
     os.close(end)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": NaN}', '{"a": -Infinity}'])
 def test_json_that_is_too_deep_or_not_a_number_is_refused(tmp_path, text):
-    (tmp_path / "x.json").write_text(text)
+    path = tmp_path / "x.json"
+    path.write_text(text)
+
     with pytest.raises(IntegrityError, match="not valid JSON"):
-        read_json(tmp_path / "x.json")
+        read_json(path)
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "b/../../a", "", "a\0"])
@@ -225,8 +316,10 @@ def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path, name
     ],
 )
 def test_the_place_of_a_wrong_value_is_named(tmp_path, value, problem):
+    types = {"n": int, "files": [{str: str}]}
+
     with pytest.raises(IntegrityError, match=f"x.json: {problem}"):
-        check_types(tmp_path / "x.json", value, {"n": int, "files": [{str: str}]}, "write it again")
+        check_types(tmp_path / "x.json", value, types, "write it again")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
@@ -245,12 +338,18 @@ def failing_sync(descriptor: int) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("write", [write_text, lambda path, text: make_folder(path / "sub")])
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda path: write_text(path, "text"), id="file"),
+        pytest.param(lambda path: make_folder(path / "sub"), id="folder"),
+    ],
+)
 def test_a_file_that_cannot_be_synced_is_named(tmp_path, monkeypatch, write):
     monkeypatch.setattr(os, "fsync", failing_sync)
 
     with pytest.raises(OSError, match="Input/output error") as caught:
-        write(tmp_path / "x.json", "text")
+        write(tmp_path / "x.json")
 
     assert caught.value.filename.startswith(str(tmp_path))
 

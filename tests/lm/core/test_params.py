@@ -35,18 +35,42 @@ class Longer(Inner):
     weights: dict[str, float]
 
 
-GOOD = {"rate": 1e-5, "steps": 3, "name": "a", "flag": True, "names": ["x"]}
-GOOD |= {"inner": {"start": 1, "end": None}, "share": None}
+GOOD = {
+    "rate": 1e-5,
+    "steps": 3,
+    "name": "a",
+    "flag": True,
+    "names": ["x"],
+    "inner": {"start": 1, "end": None},
+    "share": None,
+}
+TEXT = """
+s:
+  rate: 3
+  steps: 2
+  name: b
+  flag: false
+  names: [x, y]
+  inner: {start: 0, end: 7}
+  share: 1
+"""
 
 
 def test_a_section_becomes_its_dataclass(tmp_path):
     path = tmp_path / "p.yaml"
-    path.write_text(
-        "s:\n  rate: 3\n  steps: 2\n  name: b\n  flag: false\n"
-        "  names: [x, y]\n  inner: {start: 0, end: 7}\n  share: 1\n"
-    )
+    path.write_text(TEXT)
+
     section = read_section(path, "s", Section)
-    assert section == Section(3.0, 2, "b", False, ("x", "y"), Inner(0, 7), 1.0)
+
+    assert section == Section(
+        rate=3.0,
+        steps=2,
+        name="b",
+        flag=False,
+        names=("x", "y"),
+        inner=Inner(0, 7),
+        share=1.0,
+    )
     assert isinstance(section.rate, float)
 
 
@@ -75,6 +99,7 @@ def test_a_section_becomes_its_dataclass(tmp_path):
 def test_a_wrong_value_is_refused_by_name(change, sentence):
     with pytest.raises(ParamsError) as caught:
         coerce({**GOOD, **change}, Section, "s", "p")
+
     assert sentence in str(caught.value)
 
 
@@ -83,13 +108,26 @@ def test_the_dataclass_with_more_of_the_keys_is_read():
     weighted = {"start": 1, "end": 2, "weights": {"a": 1}}
     assert coerce(short, Inner | Longer, "s", "p.yaml") == Inner(1, None)
     assert coerce(weighted, Inner | Longer, "s", "p.yaml") == Longer(1, 2, {"a": 1.0})
-    with pytest.raises(ParamsError, match=r"p\.yaml: s\.begin is unknown; the nearest valid name is s\.end"):
-        coerce({"begin": 1, "end": 2}, Inner | Longer, "s", "p.yaml")
-    with pytest.raises(ParamsError, match=r"p\.yaml: s is None, not a mapping"):
-        coerce(None, Inner | Longer, "s", "p.yaml")
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({"begin": 1, "end": 2}, r"p\.yaml: s\.begin is unknown; the nearest valid name is s\.end"),
+        (None, r"p\.yaml: s is None, not a mapping"),
+    ],
+)
+def test_what_is_neither_of_two_dataclasses_is_refused(value, sentence):
+    with pytest.raises(ParamsError, match=sentence):
+        coerce(value, Inner | Longer, "s", "p.yaml")
 
 
 def test_a_mapping_of_any_content_is_read_as_dict():
-    assert coerce({"a": [1, {"b": None}]}, dict, "s", "p.yaml") == {"a": [1, {"b": None}]}
+    value = {"a": [1, {"b": None}]}
+
+    assert coerce(value, dict, "s", "p.yaml") == value
+
+
+def test_what_is_not_a_mapping_is_refused_as_dict():
     with pytest.raises(ParamsError, match="s is 3, not a mapping"):
         coerce(3, dict, "s", "p.yaml")

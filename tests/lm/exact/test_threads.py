@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import psutil
@@ -15,6 +16,7 @@ from lm.exact.threads import ThreadTuner
 
 @pytest.fixture(autouse=True)
 def own_threads(monkeypatch):
+    """Let a run begin with four threads of torch."""
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(4)
@@ -22,110 +24,168 @@ def own_threads(monkeypatch):
     threads.set_num_threads(before, "fast")
 
 
+class Machine:
+    """What the system says of a machine of four cores, of which other processes use `foreign` while time passes."""
+
+    def __init__(self, monkeypatch):
+        self.foreign = 0.0
+        self.now_s = 100.0
+        self.busy_s = 50.0
+        self.usable_cores = [0, 1, 2, 3]
+        self.num_listed_cores = 4
+        this_process = SimpleNamespace(
+            cpu_affinity=lambda: self.usable_cores,
+            cpu_times=lambda: SimpleNamespace(user=7.0, system=1.0),
+        )
+        monkeypatch.setattr(psutil, "Process", lambda: this_process)
+        monkeypatch.setattr(psutil, "cpu_times", self.cpu_times)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(time, "sleep", self.pass_time)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.busy_s += seconds * self.foreign
+
+    def cpu_times(self, percpu: bool) -> list[SimpleNamespace]:
+        """Return the time that each listed core was busy, for others and for this process."""
+        user_s = (self.busy_s + 7.0) / self.num_listed_cores
+        system_s = 1.0 / self.num_listed_cores
+        return [SimpleNamespace(user=user_s, system=system_s)] * self.num_listed_cores
+
+
 @pytest.fixture
-def machine(monkeypatch):
-    """A machine of four cores, of which other processes use `foreign` while time passes."""
-    machine = SimpleNamespace(foreign=0.0, now=100.0, busy_s=50.0)
-
-    def pass_time(seconds: float) -> None:
-        machine.now += seconds
-        machine.busy_s += seconds * machine.foreign
-
-    machine.pass_time = pass_time
-
-    monkeypatch.setattr(threads, "_usable_cores", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(threads, "_foreign_cpu_seconds", lambda: machine.busy_s)
-    monkeypatch.setattr(threads.time, "monotonic", lambda: machine.now)
-    monkeypatch.setattr(threads.time, "sleep", pass_time)
-    return machine
+def machine(monkeypatch) -> Machine:
+    return Machine(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("most", "foreign", "wanted", "warnings"),
+    ("most", "foreign", "wanted"),
     [
-        (4, 0.4, 4, []),
-        (4, 0.6, 3, ["other processes use 0.6 of 4 cores; this one takes 3 threads instead of 4 until they end"]),
-        (4, 9.0, 1, ["other processes use 9.0 of 4 cores; this one takes 1 thread instead of 4 until they end"]),
-        (3, 1.0, 3, []),  # one core was free
-        (3, 2.0, 2, ["other processes use 2.0 of 4 cores; this one takes 2 threads instead of 3 until they end"]),
+        pytest.param(4, 0.4, 4, id="less than half a core"),
+        pytest.param(4, 0.6, 3, id="more than half a core"),
+        pytest.param(4, 9.0, 1, id="more than all cores"),
+        pytest.param(3, 1.0, 3, id="the core that was free"),
+        pytest.param(3, 2.0, 2, id="one more than was free"),
     ],
 )
-def test_others_get_their_cores_and_one_thread_remains(machine, most, foreign, wanted, warnings):
+def test_others_get_their_cores_and_one_thread_remains(machine, most, foreign, wanted):
     torch.set_num_threads(most)
     machine.foreign = foreign
 
-    cores = ThreadTuner()
+    tuner = ThreadTuner()
 
-    assert torch.get_num_threads() == cores.threads == wanted
-    assert cores.warnings() == warnings
+    assert tuner.threads == wanted
+    assert torch.get_num_threads() == wanted
 
 
-def test_the_number_of_threads_follows_the_others(machine):
-    cores = ThreadTuner()
-    for foreign, seconds, wanted in ((2.0, 1.0, 4), (2.0, 2.0, 2), (0.0, 1.0, 2), (0.0, 3.0, 4)):
+@pytest.mark.parametrize(
+    ("foreign", "warnings"),
+    [
+        (0.4, []),
+        (0.6, ["other processes use 0.6 of 4 cores; this one takes 3 threads instead of 4 until they end"]),
+        (9.0, ["other processes use 9.0 of 4 cores; this one takes 1 thread instead of 4 until they end"]),
+    ],
+)
+def test_a_run_with_fewer_threads_is_warned_of(machine, foreign, warnings):
+    machine.foreign = foreign
+
+    assert ThreadTuner().warnings() == warnings
+
+
+def test_the_number_of_threads_follows_the_others_every_two_seconds(machine):
+    tuner = ThreadTuner()
+
+    for foreign, seconds, wanted in (
+        (2.0, 1.0, 4),
+        (2.0, 2.0, 2),
+        (0.0, 1.0, 2),
+        (0.0, 3.0, 4),
+    ):
         machine.foreign = foreign
         machine.pass_time(seconds)
-        cores.adapt()
+        tuner.adapt()
         assert torch.get_num_threads() == wanted, (foreign, seconds)
 
 
-@pytest.mark.parametrize(("adapts", "environment"), [(False, {}), (True, {"OMP_NUM_THREADS": "4"})])
+@pytest.mark.parametrize(
+    ("adapts", "environment"),
+    [
+        pytest.param(False, {}, id="it changes bits"),
+        pytest.param(True, {"OMP_NUM_THREADS": "4"}, id="a person chose it"),
+    ],
+)
 def test_a_fixed_number_of_threads_stays(machine, monkeypatch, adapts, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     machine.foreign = 2.0
-    cores = ThreadTuner(adapts=adapts)
+
+    tuner = ThreadTuner(adapts=adapts)
     machine.pass_time(9.0)
-    cores.adapt()
-    assert torch.get_num_threads() == 4 and cores.warnings() == []
+    tuner.adapt()
+
+    assert torch.get_num_threads() == 4
+    assert tuner.warnings() == []
 
 
-def test_where_nothing_adapts_nothing_is_measured(monkeypatch):
-    monkeypatch.setattr(threads, "_foreign_cpu_seconds", pytest.fail)
-    ThreadTuner(adapts=False).adapt()
+def test_where_nothing_adapts_no_time_is_lost(machine):
+    before_s = machine.now_s
+
+    ThreadTuner(adapts=False)
+
+    assert machine.now_s == before_s
 
 
 @pytest.mark.parametrize("usable", [[5, 7], [0, 2]])
-def test_cores_that_the_system_does_not_list_end_no_run(monkeypatch, usable):
+def test_cores_that_the_system_does_not_list_end_no_run(machine, usable):
     """An LXC container lists two cores, and the process may run on those with the numbers 5 and 7 of the host."""
-    listed = psutil.cpu_times(percpu=True)[:1] * 2
-    monkeypatch.setattr(threads.psutil, "cpu_times", lambda percpu: listed)
-    monkeypatch.setattr(threads, "_usable_cores", lambda: usable)
-    cores = ThreadTuner()
-    assert torch.get_num_threads() == 4 and not cores.adapts and cores.warnings() == []
+    machine.num_listed_cores = 2
+    machine.usable_cores = usable
+
+    tuner = ThreadTuner()
+
+    assert torch.get_num_threads() == 4
+    assert tuner.warnings() == []
 
 
-def test_all_threads_return_when_the_cores_of_a_run_are_no_longer_listed(machine, monkeypatch):
+def test_all_threads_return_when_the_cores_of_a_run_are_no_longer_listed(machine):
     machine.foreign = 2.0
-    cores = ThreadTuner()
+    tuner = ThreadTuner()
     assert torch.get_num_threads() == 2
-    monkeypatch.setattr(threads, "_foreign_cpu_seconds", lambda: None)
+
+    machine.num_listed_cores = 2
     machine.pass_time(9.0)
-    cores.adapt()
+    tuner.adapt()
+
     assert torch.get_num_threads() == 4
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pins a process to a core")
 @pytest.mark.skipif(os.nice(0) > 0, reason="time with lowered priority (nice) does not count")
-def test_the_time_of_a_real_process_counts(monkeypatch):
-    core = psutil.Process().cpu_affinity()[-1]
-    monkeypatch.setattr(threads, "_usable_cores", lambda: [core])
-    before = threads._foreign_cpu_seconds()
-    spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", spin]) as other:
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(1.0)
-        its = psutil.Process(other.pid).cpu_times()
-        counted = threads._foreign_cpu_seconds() - before
-        other.kill()
-    assert counted > 0.8 * (its.user + its.system) > 0
+def test_a_real_process_on_the_only_core_leaves_one_thread():
+    allowed = os.sched_getaffinity(0)
+    core = max(allowed)
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", spin], stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        os.sched_setaffinity(0, [core])
+        try:
+            tuner = ThreadTuner()
+        finally:
+            os.sched_setaffinity(0, allowed)
+            other.kill()
+
+    assert tuner.threads == 1
+    assert tuner.foreign > 0.5
 
 
 @pytest.mark.parametrize(("numerics", "of_torch"), [("exact", 1), ("fast", 3)])
 def test_in_exact_numerics_torch_has_one_thread_beside_those_of_the_loops(machine, numerics, of_torch):
     machine.foreign = 1.0
+
     ThreadTuner(numerics)
-    assert (threads.get_num_threads(), torch.get_num_threads()) == (3, of_torch)
+
+    assert threads.get_num_threads() == 3
+    assert torch.get_num_threads() == of_torch
 
 
 @pytest.mark.parametrize("second", ["exact", "fast"])
@@ -134,9 +194,12 @@ def test_a_second_run_in_one_process_has_all_threads(machine, first, second):
     """The first one leaves torch with one thread, or with those that other processes left free."""
     machine.foreign = 3.0
     ThreadTuner(first)
-    machine.foreign = 0.0
 
-    assert ThreadTuner(second).threads == threads.get_num_threads() == 4
+    machine.foreign = 0.0
+    tuner = ThreadTuner(second)
+
+    assert tuner.threads == 4
+    assert threads.get_num_threads() == 4
 
 
 def test_a_number_that_a_person_sets_between_two_runs_counts(machine):

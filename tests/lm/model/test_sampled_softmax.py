@@ -1,12 +1,12 @@
 """The loss from a sample of the vocabulary: which entries are chosen, and which sums have a bias."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from lm.exact import functions as exact
 from lm.model import kernels
@@ -23,93 +23,143 @@ EQUAL = torch.ones(V, dtype=torch.int64)
 ZIPF = 10_000 // (torch.arange(V) + 1)
 
 
-def draws(size: int, seed: int) -> torch.Tensor:
+def draws(size: int, seed: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).random(size))
 
 
-def parts(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_operands() -> tuple[Tensor, Tensor]:
     """Return hidden states (N, C) and a head (V, C) whose logits differ by several nats."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(N, C, generator=generator), torch.randn(V, C, generator=generator) * 0.5
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(N, C, generator=generator)
+    head = 0.5 * torch.randn(V, C, generator=generator)
+    return h, head
 
 
-def loss_of(h: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, draws, weights: torch.Tensor) -> torch.Tensor:
-    """Return the loss as `Gemma3Model.loss` computes it, from a sample of the vocabulary, or from all without draws."""
-    if draws is None:
-        return kernels.cross_entropy(h, head, targets, 512)
+def full_loss(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    return kernels.cross_entropy(h, head, targets, 512)
+
+
+def sampled_loss(h: Tensor, head: Tensor, targets: Tensor, weights: Tensor, draws: Tensor) -> Tensor:
+    """Return the loss from a sample of the vocabulary, as `Gemma3Model.loss` computes it."""
     entries, positions, log_factors = sample_vocabulary(targets, weights, draws)
-    return kernels.cross_entropy(h, head.index_select(0, entries), positions, 512, log_factors)
+    chosen = head.index_select(0, entries)
+    return kernels.cross_entropy(h, chosen, positions, 512, log_factors)
 
 
-@pytest.mark.parametrize("weights", [EQUAL, ZIPF])
+WEIGHTS = pytest.mark.parametrize("weights", [EQUAL, ZIPF], ids=["equal", "zipf"])
+
+
 @pytest.mark.parametrize("size", [60, 100, 299])
-def test_every_target_and_one_entry_of_each_stratum_are_chosen(size, weights):
-    entries, positions, log_factors = sample_vocabulary(TARGETS, weights, draws(size, 1))
-    num_drawn = len(log_factors)
-    assert torch.equal(entries[positions], TARGETS) and torch.equal(entries[:40], TARGETS.unique())
-    assert len(entries) == 40 + num_drawn == max(size, 40 + size // 2)
+def test_every_target_is_chosen(size):
+    entries, positions, _ = sample_vocabulary(TARGETS, EQUAL, draws(size, 1))
+
+    assert torch.equal(entries[:40], TARGETS.unique())
+    assert torch.equal(entries[positions], TARGETS)
     assert not torch.isin(entries[40:], TARGETS).any()
-    ends = weights[40:].cumsum(0)  # on a line of the entries that are no targets: 40, 41, … here
+
+
+@pytest.mark.parametrize(
+    ("size", "num_others"),
+    [
+        pytest.param(60, 30, id="more than half of the size are targets"),
+        pytest.param(100, 60, id="less than half are"),
+        pytest.param(299, 259, id="nearly all entries"),
+    ],
+)
+def test_at_least_half_of_the_size_are_entries_that_are_no_targets(size, num_others):
+    entries, _, log_factors = sample_vocabulary(TARGETS, EQUAL, draws(size, 1))
+
+    assert len(entries) == 40 + num_others
+    assert len(log_factors) == num_others
+
+
+@WEIGHTS
+@pytest.mark.parametrize("size", [60, 100, 299])
+def test_one_entry_of_each_stratum_is_chosen(size, weights):
+    """On a line of the entries that are no targets: 40, 41, … here."""
+    entries, _, log_factors = sample_vocabulary(TARGETS, weights, draws(size, 1))
+
+    chosen = entries[40:]
+    num_drawn = len(log_factors)
+    ends = weights[40:].cumsum(0)
+    entry_end = ends[chosen - 40]
+    entry_begin = entry_end - weights[chosen]
     stratum = int(ends[-1]) / num_drawn
-    begins = torch.arange(num_drawn) * stratum
-    assert (ends[entries[40:] - 40] > begins.floor()).all()
-    assert ((ends - weights[40:])[entries[40:] - 40] <= begins + stratum).all()
-    assert torch.allclose(log_factors.exp(), (stratum / weights[entries[40:]]).float())
+    stratum_begin = torch.arange(num_drawn) * stratum
+    assert (entry_end > stratum_begin.floor()).all()
+    assert (entry_begin <= stratum_begin + stratum).all()
+    assert torch.allclose(log_factors.exp(), (stratum / weights[chosen]).float())
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 100])
 def test_numbers_next_to_one_stay_within_the_vocabulary(size):
-    almost = torch.full((size,), math.nextafter(1.0, 0.0), dtype=torch.float64)
+    almost_1 = torch.full((size,), math.nextafter(1.0, 0.0), dtype=torch.float64)
+
     for vocab_size in (40, 50, 8191, 262_144):
         weights = torch.arange(vocab_size) + 1
-        entries, _, _ = sample_vocabulary(TARGETS, weights, almost)
+        entries, _, _ = sample_vocabulary(TARGETS, weights, almost_1)
+
         assert int(entries.max()) < vocab_size
 
 
-@pytest.mark.parametrize("weights", [EQUAL, ZIPF])
+@WEIGHTS
 def test_sums_over_the_vocabulary_are_estimated_without_bias(weights):
     values = torch.linspace(-2, 3, V).exp().double()
+    true_sum = float(values.sum())
+
     estimates = []
     for seed in range(400):
         entries, _, log_factors = sample_vocabulary(TARGETS, weights, draws(60, seed))
-        chosen = values[entries]
-        estimates.append(float(chosen[:40].sum() + (log_factors.double().exp() * chosen[40:]).sum()))
-    error = np.std(estimates) / math.sqrt(len(estimates))
-    assert abs(np.mean(estimates) - float(values.sum())) < 4 * error
-    assert error < 0.03 * float(values.sum())
+        of_targets, of_others = values[entries].tensor_split([40])
+        factors = log_factors.double().exp()
+        estimates.append(float(of_targets.sum() + (factors * of_others).sum()))
+
+    standard_error = np.std(estimates) / math.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - true_sum) < 4 * standard_error
+    assert standard_error < 0.03 * true_sum
 
 
 def test_weights_grow_with_the_count_and_none_is_zero():
-    weights = sampling_weights(np.repeat(np.arange(4, dtype=np.uint16), [0, 15, 80, 255]), 5)
-    assert weights.dtype == torch.int64 and weights.tolist() == [16, 16 * 8, 16 * 27, 16 * 64, 16]
+    counts = [0, 15, 80, 255]
+    ids = np.repeat(np.arange(4, dtype=np.uint16), counts)
+
+    weights = sampling_weights(ids, vocab_size=5)
+
+    assert weights.dtype == torch.int64
+    assert weights.tolist() == [16, 16 * 8, 16 * 27, 16 * 64, 16]
 
 
 def test_weights_by_frequency_halve_the_bias_of_loss_and_gradient():
     """The logits resemble those of a trained model: rare entries are improbable."""
-    h, head = parts()
     targets = TARGETS * 7  # rare entries and common ones
+    is_absent = ~torch.isin(torch.arange(V), targets)
+    h, head = draw_operands()
     head *= 0.5  # the frequency decides more of a logit than the context
-    h[:, 0], head[:, 0] = 1, ZIPF.float().log()
-    absent = ~torch.isin(torch.arange(V), targets)
+    h[:, 0] = 1
+    head[:, 0] = ZIPF.float().log()
+    head.requires_grad_()
+    true_loss = full_loss(h, head, targets)
+    (true_gradient,) = torch.autograd.grad(true_loss, head)
 
-    def biases(weights) -> SimpleNamespace:
+    def biases(weights: Tensor) -> tuple[float, float]:
+        """Return how far the loss is off, and the gradient of entries that are no targets as a fraction of the true."""
         losses = []
-        heads = []
-        for seed in [None, *range(200)]:
-            part = head.clone().requires_grad_()
-            loss = loss_of(h, part, targets, None if seed is None else draws(60, seed), weights)
-            losses.append(float(loss.detach()))
-            heads.append(torch.autograd.grad(loss, part)[0])
-        true = heads[0][absent]
-        mean = torch.stack(heads[1:]).mean(0)[absent]
-        return SimpleNamespace(
-            loss=np.mean(losses[1:]) - losses[0], absent=float((true * mean).sum() / (true**2).sum())
-        )
+        gradients = []
+        for seed in range(200):
+            loss = sampled_loss(h, head, targets, weights, draws(60, seed))
+            (gradient,) = torch.autograd.grad(loss, head)
+            losses.append(loss.item())
+            gradients.append(gradient[is_absent])
+        true = true_gradient[is_absent]
+        mean = torch.stack(gradients).mean(0)
+        along_the_true = (true * mean).sum() / (true**2).sum()
+        return np.mean(losses) - true_loss.item(), along_the_true.item()
 
-    equal = biases(EQUAL)
-    by_frequency = biases(ZIPF)
-    assert equal.loss < 2 * by_frequency.loss < 0  # the loss is too low
-    assert equal.absent < by_frequency.absent < 1  # and so is the gradient of entries that are no targets
+    loss_bias, gradient = biases(ZIPF)
+    loss_bias_of_equal, gradient_of_equal = biases(EQUAL)
+
+    assert loss_bias_of_equal < 2 * loss_bias < 0, "the loss is too low"
+    assert gradient_of_equal < gradient < 1, "and so is the gradient of entries that are no targets"
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
@@ -117,40 +167,56 @@ def test_a_sample_of_the_whole_vocabulary_is_the_full_loss(numerics):
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), numerics)
     model.init_weights(torch.Generator().manual_seed(1))
     ids = torch.arange(32).view(2, 16) * 7 % 10
+
     full = model.loss(ids, ids)
-    assert all(torch.equal(model.loss(ids, ids, draws(size, 1)), full) for size in (50, 51))
+
+    assert torch.equal(model.loss(ids, ids, draws(50, 1)), full)
+    assert torch.equal(model.loss(ids, ids, draws(51, 1)), full)
     assert not torch.equal(model.loss(ids, ids, draws(30, 1)), full)
 
 
-@pytest.mark.parametrize("arithmetic", [exact, kernels])
+@pytest.mark.parametrize("arithmetic", [exact, kernels], ids=["exact", "fast"])
 def test_log_factors_stand_for_equal_entries(arithmetic):
     """An entry with log(n) more counts as n entries of its kind."""
-    h, head = parts()
-    targets = TARGETS[:50] % 50
-    repeated = torch.cat([head[:50], head[50:60].repeat_interleave(3, 0)])
-    wanted = arithmetic.cross_entropy(h[:50], repeated, targets, 512)
-    found = arithmetic.cross_entropy(h[:50], head[:60], targets, 512, torch.full((10,), math.log(3)))
-    assert float(found) == pytest.approx(float(wanted), rel=1e-5)
+    h, head = draw_operands()
+    targets = TARGETS % 50
+    once = head[:50]
+    three_times = head[50:60]
+    repeated = torch.cat([once, three_times.repeat_interleave(3, 0)])
+    wanted = arithmetic.cross_entropy(h, repeated, targets, 512)
+
+    log_factors = torch.full((10,), math.log(3))
+    found = arithmetic.cross_entropy(h, torch.cat([once, three_times]), targets, 512, log_factors)
+
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_loss_and_gradients_are_near_the_full_ones_on_average(dtype):
-    def mean_of(jitters):
-        h, head = (part.requires_grad_() for part in parts())
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = sum(loss_of(h, head, TARGETS, each, EQUAL) for each in jitters) / len(jitters)
-        return float(loss.detach()), *torch.autograd.grad(loss, (h, head))
+    h, head = draw_operands()
+    h.requires_grad_()
+    head.requires_grad_()
 
-    loss, grad_h, grad_head = mean_of([draws(150, seed) for seed in range(60)])
-    full_loss, full_grad_h, full_grad_head = mean_of([None])
-    assert loss == pytest.approx(full_loss, rel=0.02)
-    for found, wanted in ((grad_h, full_grad_h), (grad_head, full_grad_head)):
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        wanted_loss = full_loss(h, head, TARGETS)
+        losses = [sampled_loss(h, head, TARGETS, EQUAL, draws(150, seed)) for seed in range(60)]
+    loss = sum(losses) / len(losses)
+
+    assert loss.item() == pytest.approx(wanted_loss.item(), rel=0.02)
+    gradients = torch.autograd.grad(loss, (h, head))
+    wanted_gradients = torch.autograd.grad(wanted_loss, (h, head))
+    for found, wanted in zip(gradients, wanted_gradients, strict=True):
         assert F.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
-        assert float(found.norm() / wanted.norm()) == pytest.approx(1, abs=0.05)
+        assert (found.norm() / wanted.norm()).item() == pytest.approx(1, abs=0.05)
 
 
 def test_the_flop_of_the_head_are_those_of_the_sample():
     config = ModelConfig(**MICRO_MODEL, vocab_size=50)
-    full, half, more = (flops_per_token(config, 16, size) for size in (None, 25, 51))
-    assert half["head"] == full["head"] / 2 and more == full
+    full = flops_per_token(config, 16)
+
+    half = flops_per_token(config, 16, sampled_vocab_size=25)
+    more_than_there_are = flops_per_token(config, 16, sampled_vocab_size=51)
+
+    assert half["head"] == full["head"] / 2
     assert half["total"] == full["total"] - full["head"] / 2
+    assert more_than_there_are == full

@@ -16,11 +16,13 @@ from support.model_cases import build
 def test_windows_cover_each_token_once_with_its_context(num_tokens, seq_len, stride):
     seq_len = min(seq_len, num_tokens)
     stride = min(stride, seq_len)
+
     scored = []
     for start, first in windows_to_score(num_tokens, seq_len, stride):
         assert 0 <= start <= num_tokens - seq_len
         assert first == 0 or first - start >= seq_len - stride
         scored += range(first, start + seq_len)
+
     assert scored == list(range(num_tokens))
 
 
@@ -45,10 +47,20 @@ def stream(count):
 
 @pytest.mark.parametrize("stride", [1, 3, 4])
 def test_each_token_is_predicted_from_the_one_before(stride):
-    losses, positions = score_tokens(CountingModel(), stream(12), 4, stride, 2, torch.float32)
-    pairs = zip(range(1, 12), [99, *range(1, 11)], strict=True)
-    assert losses.tolist() == [1000 * target + given for target, given in pairs]
-    assert positions[0] == 0 and positions.max() == 3
+    targets = range(1, 12)
+    inputs = [99, *range(1, 11)]
+
+    losses, _ = score_tokens(CountingModel(), stream(12), 4, stride, 2, torch.float32)
+
+    assert losses.tolist() == [1000 * target + given for target, given in zip(targets, inputs, strict=True)]
+
+
+@pytest.mark.parametrize("stride", [1, 3, 4])
+def test_a_token_has_at_least_the_context_that_windows_overlap(stride):
+    _, positions = score_tokens(CountingModel(), stream(12), 4, stride, 2, torch.float32)
+
+    assert positions[0] == 0
+    assert positions.max() == 3
     assert (positions[4:] >= 4 - stride).all()
 
 
@@ -64,12 +76,17 @@ def test_each_token_is_predicted_from_the_one_before(stride):
 def test_the_first_token_after_an_end_of_text_is_at_position_0(ids, expected):
     """When it is the target, only the end of text stands before it."""
     assert positions_in_window(np.array(ids), 9).tolist() == expected
-    assert positions_in_window(np.array(ids), None).tolist() == list(range(len(ids)))
+
+
+def test_without_an_end_of_text_positions_are_those_in_the_window():
+    assert positions_in_window(np.array([9, 1, 2, 9]), None).tolist() == [0, 1, 2, 3]
 
 
 def test_a_model_is_left_as_in_training():
     model = build(100)
+
     score_windows(model, stream(41), np.array([0, 8]), 4, torch.float32)
+
     assert model.training
 
 
@@ -78,20 +95,25 @@ def test_a_model_computes_in_the_asked_dtype(dtype):
     model = build(100)
     seen = []
     model.layers[0].mlp.gate_proj.register_forward_hook(lambda layer, inputs, output: seen.append(output.dtype))
+
     losses = score_windows(model, stream(41), np.array([0, 8]), 4, dtype)
-    assert seen == [dtype] and losses.dtype == np.float32
+
+    assert seen == [dtype]
+    assert losses.dtype == np.float32
 
 
 class PositionModel(CountingModel):
     """Its loss depends on the position in the window; it counts the windows."""
 
     def __init__(self):
-        self.num_windows = self.num_targets = 0
+        self.num_windows = 0
+        self.num_targets = 0
 
     def token_losses(self, ids, targets):
         self.num_windows += len(ids)
         self.num_targets += targets.numel()
-        return super().token_losses(ids, targets) + torch.arange(ids.shape[1])[-targets.shape[1] :] / 64
+        positions = torch.arange(ids.shape[1])[-targets.shape[1] :]
+        return super().token_losses(ids, targets) + positions / 64
 
 
 @pytest.mark.parametrize(
@@ -99,19 +121,30 @@ class PositionModel(CountingModel):
 )
 def test_windows_that_strides_share_are_scored_once(strides, num_windows, num_targets):
     model = PositionModel()
+
     scored = score_strides(model, stream(42), 8, strides, 3, torch.float32)
-    assert (model.num_windows, model.num_targets) == (num_windows, num_targets)
-    for stride, found in zip(strides, scored, strict=True):
-        for ours, alone in zip(
-            found, score_tokens(PositionModel(), stream(42), 8, stride, 2, torch.float32), strict=True
-        ):
-            assert ours.tolist() == alone.tolist()
+
+    assert model.num_windows == num_windows
+    assert model.num_targets == num_targets
+    for stride, (losses, positions) in zip(strides, scored, strict=True):
+        losses_alone, positions_alone = score_tokens(PositionModel(), stream(42), 8, stride, 2, torch.float32)
+        assert losses.tolist() == losses_alone.tolist()
+        assert positions.tolist() == positions_alone.tolist()
 
 
 def test_chosen_windows_are_scored_as_among_all():
     non_overlapping, _ = score_tokens(CountingModel(), stream(41), 4, 4, 2, torch.float32)
     starts = np.array([0, 8, 12, 24, 36])
+
     losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32)
+
     assert losses.tolist() == [non_overlapping[start : start + 4].tolist() for start in starts]
-    after = score_windows(CountingModel(), stream(41), starts, 4, torch.float32, skip=3)
-    assert after.tolist() == losses[:, 3:].tolist()
+
+
+def test_the_first_tokens_of_windows_may_be_skipped():
+    starts = np.array([0, 8, 12, 24, 36])
+    all_losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32)
+
+    last_losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32, skip=3)
+
+    assert last_losses.tolist() == all_losses[:, 3:].tolist()
