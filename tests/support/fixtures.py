@@ -83,3 +83,19 @@ def finished(tmp_path_factory) -> Path:
             workspace.run("dvc", "commit", "--force", "dvc.yaml")
             workspace.folder.rename(shared / "finished")
     return shared / "finished"
+
+
+@pytest.fixture(scope="session")
+def finished_commit(finished, tmp_path_factory) -> Path:
+    """The folder `finished` after a commit of all that its run has left."""
+    workspace = Workspace(tmp_path_factory.mktemp("finished_commit"), finished)
+    workspace.commit()
+    return workspace.folder
+
+
+@pytest.fixture
+def committed(finished_commit, tmp_path, monkeypatch) -> Workspace:
+    """The small pipeline after its run, all of it committed, as the working directory."""
+    workspace = Workspace(tmp_path / "committed", finished_commit)
+    monkeypatch.chdir(workspace.folder)
+    return workspace
