@@ -6,4 +6,4 @@ from support.fixtures import (  # noqa: F401
     pytest_configure,
     pytest_unconfigure,
 )
-from support.project import finished, pipeline, project_files  # noqa: F401
+from support.project import committed, finished, finished_commit, pipeline, project_files  # noqa: F401

@@ -3,6 +3,7 @@
 - `project_files`: text and parameters, in Git; no stage has run.
 - `pipeline`: all stages have run on own text, without DVC; code is linked to the repository's.
 - `finished`: `project_files` after all stages, recorded by DVC.
+- `finished_commit`: `finished` after a commit of all that its run has left.
 
 A test that changes files works in a copy: `Workspace(folder, finished)`, `work_in_copy(monkeypatch, pipeline, folder)`.
 """
@@ -73,3 +74,22 @@ def finished(tmp_path_factory, project_files) -> Path:
         workspace.run("dvc", "commit", "--force", "dvc.yaml")
 
     return made_once("finished", tmp_path_factory, make)
+
+
+@pytest.fixture(scope="session")
+def finished_commit(tmp_path_factory, finished) -> Path:
+    """The folder `finished` after a commit of all that its run has left."""
+
+    def make(folder: Path) -> None:
+        workspace = Workspace(folder, finished)
+        workspace.commit()
+
+    return made_once("finished_commit", tmp_path_factory, make)
+
+
+@pytest.fixture
+def committed(finished_commit, tmp_path, monkeypatch) -> Workspace:
+    """The small project after its run, all of it committed, as the working directory."""
+    workspace = Workspace(tmp_path / "committed", finished_commit)
+    monkeypatch.chdir(workspace.folder)
+    return workspace

@@ -1,26 +1,37 @@
 """The model card of `python src export_hf`: what the records hold, and nothing else."""
 
-import copy
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from lm.core.files import write_json
+from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
-from support.export_cases import EVALUATION, MANIFEST, PARAMS, SOURCES, call, write_export, write_run
+from support.export_cases import (
+    EVALUATION,
+    MANIFEST,
+    PARAMS,
+    SOURCE,
+    SOURCES,
+    call,
+    options_of,
+    write_export,
+    write_run,
+)
+from support.markdown import rows_of
 from support.model_cases import SHAPE
+from support.refusal import refused
 from tools.export_hf.card import model_card, public_url
-
-SOURCE = PARAMS["data"]["source"]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported(tmp_path_factory) -> SimpleNamespace:
+    """A run and its export, which tests copy before they change it."""
     return write_export(tmp_path_factory.mktemp("exported"))
 
 
@@ -29,95 +40,159 @@ def card(exported) -> str:
     return (exported.path / "README.md").read_text()
 
 
-def rows_of(card: str) -> list[list[str]]:
-    """Return the cells of all tables."""
-    return [[cell.strip() for cell in line[1:-1].split("|")] for line in card.splitlines() if line.startswith("|")]
-
-
-def render(exported, evaluation=EVALUATION, manifest=MANIFEST, license_id=None, **record) -> str:
-    """Return a card with changed records and without those that may be missing."""
+def card_with(exported, evaluation=EVALUATION, manifest=MANIFEST, license_id=None, **record) -> str:
+    """Return the card of changed records and without those that may be missing; `record` changes model.json."""
     params = {"model.name": "micro", "data.source": SOURCE, "train": PARAMS["train"]}
     figures = {"evaluation": evaluation, "audit": {}, "manifest": manifest, "train": {}, "validation": {}}
     return model_card(exported.record | record, params, figures, exported.tokenizer.eot_id, license_id)
+
+
+def one_line(text: str) -> str:
+    """Return a text with single spaces, wherever its lines end."""
+    return " ".join(text.split())
 
 
 def test_the_hub_reads_the_head_of_the_card(exported):
     from huggingface_hub import ModelCard
 
     data = ModelCard.load(exported.path / "README.md").data
-    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "text-generation", None)
+
+    assert data.library_name == "transformers"
+    assert data.pipeline_tag == "text-generation"
+    assert data.license is None
+    assert data.model_name == f"micro-{SOURCE}"
     (result,) = data.eval_results
-    assert (result.metric_type, result.metric_value, result.dataset_split) == ("bits_per_byte", 1.2346, "validation")
-    assert (data.model_name, result.dataset_name) == (f"micro-{SOURCE}", SOURCE)
+    assert result.metric_type == "bits_per_byte"
+    assert result.metric_value == 1.2346
+    assert result.dataset_name == SOURCE
+    assert result.dataset_split == "validation"
 
 
 def test_the_card_has_the_loss_with_its_error_and_interval(card):
-    assert "**1.2346 ± 0.0432 bits per byte** on the validation text" in card
-    assert "(95 % interval: 1.1111 to 1.4444)." in card
-    for row in (["whole validation text", "7", "1.2346", "0.0432"],
-                ["documents that share little with the training text", "6", "1.2500", ""]):  # fmt: skip
-        assert row in rows_of(card)
-    assert "windows of 32 tokens that move by 16" in card and "up to 67 tokens in 9 samples" in card
+    rows = rows_of(card)
+
+    assert "1.2346 ± 0.0432 bits per byte" in card
+    assert "95 % interval: 1.1111 to 1.4444" in card
+    assert "windows of 32 tokens that move by 16" in card
+    assert ["whole validation text", "7", "1.2346", "0.0432"] in rows
+    assert ["documents that share little with the training text", "6", "1.2500", ""] in rows
+
+
+def test_the_card_says_how_much_the_samples_copied(card):
+    assert "up to 67 tokens in 9 samples" in one_line(card)
 
 
 def test_a_run_without_samples_names_none(exported):
-    none = {"samples": 0, "longest_copy_tokens": None}
+    without_samples = {"samples": 0, "longest_copy_tokens": None}
 
-    card = render(exported, EVALUATION | {"samples": none})
+    card = card_with(exported, EVALUATION | {"samples": without_samples})
 
-    assert "copied from the training text. Do not use it" in " ".join(card.split()) and "None" not in card
-
-
-def test_the_card_has_data_training_and_hashes(exported, card):
-    assert "- train: 9 documents, 12,345 UTF-8 bytes, 5,000 tokens\n" in card
-    assert "after step 10 of 20," in card and "over the training text 0.50 times" in card
-    for row in (["`data/processed_datasets/train.bin`", "a" * 64],
-                ["`data/processed_datasets/validation.bin`", "b" * 64],
-                ["`text of the training split`", "ab" * 32],
-                ["`data/tokenizer/meta.json`", exported.tokenizer.sha256],
-                ["`data/models/best_model_params.pt`", exported.record["best"]["sha256"]]):  # fmt: skip
-        assert row in rows_of(card)
-    assert f"- `{SOURCE}`: torch==2.13.0\n" in card and "8.1 % are in sequences of 13 tokens" in card
-    assert "longest" not in card
-    params = yaml.safe_load(re.search(r"```yaml\n(.*?)```", card, re.DOTALL)[1])
-    assert params["models.micro"] == SHAPE and params["train"]["seq_len"] == 32
-    assert params["data.source"] == SOURCE and params[f"sources.{SOURCE}"] == SOURCES["sources"][SOURCE]
+    assert "copied from the training text. Do not use it" in one_line(card)
+    assert "None" not in card
 
 
-def test_a_card_has_sources_and_documents(exported):
+def test_the_card_has_the_data(card):
+    assert "train: 9 documents, 12,345 UTF-8 bytes, 5,000 tokens" in card
+    assert f"`{SOURCE}`: torch==2.13.0" in card
+    assert "8.1 % are in sequences of 13 tokens" in card
+
+
+def test_the_card_has_the_training(card):
+    assert "after step 10 of 20" in card
+    assert "over the training text 0.50 times" in card
+
+
+def test_the_card_has_the_hashes_of_what_went_in_and_came_out(exported, card):
+    hashes = {
+        "text of the training split": "ab" * 32,
+        "data/tokenizer/meta.json": exported.tokenizer.sha256,
+        "data/processed_datasets/train.bin": "a" * 64,
+        "data/processed_datasets/validation.bin": "b" * 64,
+        "data/models/best_model_params.pt": exported.record["best"]["sha256"],
+    }
+
+    rows = rows_of(card)
+
+    for name, sha256 in hashes.items():
+        assert [f"`{name}`", sha256] in rows
+
+
+def test_the_card_has_the_parameters(card):
+    (text,) = re.findall(r"```yaml\n(.*?)```", card, re.DOTALL)
+    params = yaml.safe_load(text)
+
+    assert params["models.micro"] == SHAPE
+    assert params["train"]["seq_len"] == 32
+    assert params["data.source"] == SOURCE
+    assert params[f"sources.{SOURCE}"] == SOURCES["sources"][SOURCE]
+
+
+def test_the_loss_of_each_source_of_a_mixture_is_a_row(exported):
     sources = {"stories": {"documents": 3, "bits_per_byte": 0.5, "bits_per_byte_se": 0.01}}
-    evaluation = EVALUATION | {"sources": sources}
-    card = render(exported, evaluation, attend_across_documents=False)
+
+    card = card_with(exported, EVALUATION | {"sources": sources})
+
     assert ["source `stories`", "3", "0.5000", "0.0100"] in rows_of(card)
-    assert "must contain one document:\n\n```python" in card
-    assert "must contain one document" not in render(exported)
 
 
-def test_the_origin_of_the_text_is_no_path(exported):
+@pytest.mark.parametrize("attends_across", [True, False])
+def test_the_card_says_whether_a_sequence_must_be_one_document(exported, attends_across):
+    card = card_with(exported, attend_across_documents=attends_across)
+
+    assert ("must contain one document" in card) == (not attends_across)
+
+
+def test_the_origin_of_the_text_is_not_a_path(exported):
+    commit = "c" * 40
     sources = {
-        "web": {"kind": "hub", "repo": "o/n", "commit": "c" * 40},
+        "web": {"kind": "hub", "repo": "o/n", "commit": commit},
         "own": {"kind": "local", "path": "/home/me/diary"},
         "made": {"kind": "stories", "licence": "MIT"},
     }
-    card = render(exported, manifest={"source": "mixture", "kind": "mixture", "sources": sources}, license_id="mit")
-    assert f"- `web`: o/n, commit {'c' * 40}\n- `own`: of kind local\n- `made`: of kind stories, licence MIT\n" in card
+    manifest = {"source": "mixture", "kind": "mixture", "sources": sources}
+
+    card = card_with(exported, manifest=manifest, license_id="mit")
+
+    lines = card.splitlines()
+    assert f"- `web`: o/n, commit {commit}" in lines
+    assert "- `own`: of kind local" in lines
+    assert "- `made`: of kind stories, licence MIT" in lines
+    assert "diary" not in card
     head = yaml.safe_load(card.split("---")[1])
-    assert head["datasets"] == ["o/n"] and head["license"] == "mit" and "diary" not in card
+    assert head["datasets"] == ["o/n"]
+    assert head["license"] == "mit"
 
 
-def test_only_exact_numerics_promise_bytes(exported):
-    one = {"from_step": 0, "numerics": "exact"}
-    other = {"from_step": 9, "numerics": "fast", "device": "cpu"}
-    assert "on any processor, for any number of threads" in render(exported, segments=[one])
-    card = render(exported, segments=[one, other])
-    assert "on any processor" not in card and "on the same device with the same versions" in card
+# What is promised about bits.
+
+EXACT = {"from_step": 0, "numerics": "exact"}
+FAST = {"from_step": 9, "numerics": "fast", "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("segments", "promise"),
+    [
+        ([EXACT], "on any processor, for any number of threads"),
+        ([EXACT, FAST], "on the same device with the same versions"),
+    ],
+)
+def test_only_exact_numerics_promise_bytes(exported, segments, promise):
+    promises = ["on any processor, for any number of threads", "on the same device with the same versions"]
+
+    card = card_with(exported, segments=segments)
+
+    assert [each for each in promises if each in card] == [promise]
+
+
+def test_the_card_names_the_numerics_of_all_segments(exported):
+    card = card_with(exported, segments=[EXACT, FAST])
+
     assert "Computed with numerics exact; then numerics fast, device cpu." in card
 
 
-def test_the_card_names_the_processors_that_were_tested(exported, tmp_path, monkeypatch):
+def test_the_card_names_the_processors_that_had_the_committed_bits(exported, tmp_path, monkeypatch):
+    """Each once, and only of runs that had the weights of the last step."""
     monkeypatch.chdir(tmp_path)
-    exact = [{"from_step": 0, "numerics": "exact"}]
-    assert "A test run" not in render(exported, segments=exact)
     seen = [
         {"processor": "A 1", "how": "natively", "run": "short", "weights": "ab", "threads": 1},
         {"processor": "A 1", "how": "natively", "run": "short", "weights": "ab", "threads": 2},
@@ -125,25 +200,42 @@ def test_the_card_names_the_processors_that_were_tested(exported, tmp_path, monk
         {"processor": "C 3", "how": "natively", "run": "short", "weights": "before", "threads": 1},
     ]
     write_json("metrics/golden_bits.json", {"seen_on": seen, "short": {"weights": {"5": "0", "10": "ab"}}})
-    said = "A test run (`python src prove`) had equal bits on: A 1; A 1 emulated as B.\n"
-    assert said in render(exported, segments=exact)
-    assert "A test run" not in render(exported, segments=[{"from_step": 0, "numerics": "fast"}])
+
+    of_exact = card_with(exported, segments=[EXACT])
+    of_fast = card_with(exported, segments=[FAST])
+
+    assert "had equal bits on: A 1; A 1 emulated as B.\n" in of_exact
+    assert "had equal bits on" not in of_fast
+
+
+def test_without_a_record_of_tests_no_processor_is_named(exported, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert "had equal bits on" not in card_with(exported, segments=[EXACT])
 
 
 # The commit.
 
+IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@t"]
+
+
+def git(*words: str) -> str:
+    done = subprocess.run(["git", *IDENTITY, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
 
 @pytest.fixture
-def committed(tmp_path, monkeypatch):
-    """Make a git repository whose metrics are those of the model."""
+def committed(tmp_path, monkeypatch) -> SimpleNamespace:
+    """A run in a Git repository whose metrics are those of the model, as the working directory."""
     run = write_run(tmp_path)
     write_json(tmp_path / "metrics" / "train.json", {"val_loss": run.record["best"]["val_loss"]})
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
-    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"],
-                  ["remote", "add", "origin", "https://me:ghp_secret@example.com/o/n.git"]):  # fmt: skip
-        subprocess.run(["git", *words], check=True)
-    run.head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "the run")
+    git("remote", "add", "origin", "https://me:ghp_secret@example.com/o/n.git")
+    run.head = git("rev-parse", "HEAD")
     return run
 
 
@@ -154,17 +246,31 @@ def card_of(run) -> str:
 
 def test_the_card_names_the_commit_and_the_digest(committed):
     card = card_of(committed)
-    assert f"git clone https://example.com/o/n.git reprolm && cd reprolm\ngit checkout {committed.head}\n" in card
-    assert f"must print `{committed.record['best']['sha256']}`" in card and "ghp_secret" not in card
+
+    assert "git clone https://example.com/o/n.git reprolm && cd reprolm\n" in card
+    assert f"git checkout {committed.head}\n" in card
+    assert f"must print `{committed.record['best']['sha256']}`" in card
+    assert "ghp_secret" not in card
 
 
-@pytest.mark.parametrize("path", ["params.yaml", "src/new.py", "metrics/train.json"])
-def test_a_commit_of_other_files_is_not_named(committed, path):
-    Path(path).write_text(
-        '{"val_loss": 9.0}' if path.startswith("metrics") else Path("params.yaml").read_text() + "# x\n"
-    )
-    if path.startswith("metrics"):
-        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qam", "y"], check=True)
+def change_parameters() -> None:
+    with open("params.yaml", "a") as file:
+        file.write("# x\n")
+
+
+def add_code() -> None:
+    Path("src/new.py").write_text("# x\n")
+
+
+def commit_other_metrics() -> None:
+    write_json("metrics/train.json", {"val_loss": 9.0})
+    git("commit", "-qam", "other metrics")
+
+
+@pytest.mark.parametrize("change", [change_parameters, add_code, commit_other_metrics])
+def test_a_commit_of_other_files_is_not_named(committed, change):
+    change()
+
     assert "git checkout" not in card_of(committed)
 
 
@@ -185,28 +291,50 @@ def test_an_address_is_shown_without_secrets(url, shown):
 # Records of another run.
 
 
-def edit_json(path: Path, edit) -> None:
-    value = read_yaml(path)  # JSON is YAML too
-    edit(value)
-    path.write_text(json.dumps(value))
+def copy_of(exported, folder: Path) -> Path:
+    """Copy a run and write the dvc.lock of its training."""
+    shutil.copytree(exported.folder, folder)
+    params = {"params.yaml": {"train": read_yaml(folder / "params.yaml")["train"]}}
+    (folder / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"params": params}}}))
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("file", "edit", "sentence"),
+    ("file", "section", "change", "said"),
     [
-        ("params.yaml", lambda p: p["train"].update(seq_len=64), "seq_len is 64, the model was trained with 32"),
-        ("params.yaml", lambda p: p["train"].update(peak_lr=0.5), "train.peak_lr is 0.5, "),
-        ("presets.yaml", lambda p: p["models"]["micro"].update(d_ff=65), "d_ff is 65, the model was trained with 64"),
-        ("evaluation/details.json", lambda p: p.update(weights_sha256="0" * 12), "is about the model 000000000000"),
-        ("processed_datasets/validation.json", lambda p: p.update(sha256="0"), "describes other tokens than those"),
-        ("models/model.json", lambda r: r.update(tokenizer_sha256="0"), "trained with tokenizer 0…"),
+        ("params.yaml", ["train"], {"seq_len": 64}, "seq_len is 64, the model was trained with 32"),
+        ("params.yaml", ["train"], {"peak_lr": 0.5}, "train.peak_lr is 0.5, "),
+        ("presets.yaml", ["models", "micro"], {"d_ff": 65}, "d_ff is 65, the model was trained with 64"),
     ],
 )
-def test_a_card_with_figures_of_another_run_is_refused(exported, tmp_path, capsys, file, edit, sentence):
-    shutil.copytree(exported.folder, tmp_path, dirs_exist_ok=True)
-    ran_with = {"params.yaml": {"train": copy.deepcopy(read_yaml(tmp_path / "params.yaml")["train"])}}
-    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"params": ran_with}}}))
-    edit_json(tmp_path / file, edit)
-    moved = [tmp_path / x.relative_to(exported.folder) if isinstance(x, Path) else x for x in exported.options]
-    assert call(tmp_path / "new", *moved) == 4
-    assert sentence in capsys.readouterr().err and not (tmp_path / "new").exists()
+def test_parameters_of_another_run_are_refused(exported, tmp_path, capsys, file, section, change, said):
+    run = copy_of(exported, tmp_path / "run")
+    content = read_yaml(run / file)
+    values = content
+    for name in section:
+        values = values[name]
+    values.update(change)
+    (run / file).write_text(json.dumps(content))  # JSON is YAML too
+
+    status = call(tmp_path / "new", *options_of(run))
+
+    refused(status, capsys.readouterr().err, 4, said)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("evaluation/details.json", {"weights_sha256": "0" * 12}, "is about the model 000000000000"),
+        ("processed_datasets/validation.json", {"sha256": "0"}, "describes other tokens than those"),
+        ("models/model.json", {"tokenizer_sha256": "0"}, "trained with tokenizer 0…"),
+    ],
+)
+def test_figures_of_another_run_are_refused(exported, tmp_path, capsys, file, change, said):
+    run = copy_of(exported, tmp_path / "run")
+    write_json(run / file, read_json(run / file) | change)
+
+    status = call(tmp_path / "new", *options_of(run))
+
+    refused(status, capsys.readouterr().err, 4, said)
+    assert not (tmp_path / "new").exists()

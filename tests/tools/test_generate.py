@@ -1,8 +1,9 @@
-"""generate: loads a trained model and prints the text of the sampled ids; and batches of token files."""
+"""generate: loads a trained model and prints the text of the sampled ids."""
 
 import itertools
 import re
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import tokenizers
@@ -13,12 +14,13 @@ from lm.evaluate.generation import generate
 from lm.model.gemma3 import Gemma3Model
 from lm.tokenizer.load import Tokenizer
 from support.model_cases import SHAPE, TEXTS, build, write_bpe, write_gemma_like, write_trained
+from support.refusal import refused
 from tools.generate import main, stream_text
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> SimpleNamespace:
-    """A folder with a tokenizer and a trained model, and what lies in them."""
+    """A folder with a tokenizer and a trained model, and what is in them."""
     folder = tmp_path_factory.mktemp("trained")
     tokenizer = write_bpe(folder / "tokenizer")
     model = build(tokenizer.vocab_size)
@@ -26,27 +28,33 @@ def trained(tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(folder=folder, tokenizer=tokenizer, model=model, record=record)
 
 
+class Done(NamedTuple):
+    """What a call of the command left."""
+
+    status: int
+    output: str
+    errors: str
+
+
 @pytest.fixture
 def run(trained, capsys):
-    """The command, as a function of its arguments: (exit status, standard output, standard error)."""
+    """The command, as a function of its arguments."""
 
-    def run_it(*arguments, models=trained.folder / "models", tokenizer=trained.folder / "tokenizer"):
-        status = main([*map(str, arguments), "--models", str(models), "--tokenizer", str(tokenizer)])
-        return status, *capsys.readouterr()
+    def run_it(*arguments, models=trained.folder / "models", tokenizer=trained.folder / "tokenizer") -> Done:
+        words = [*arguments, "--models", models, "--tokenizer", tokenizer]
+        status = main([str(word) for word in words])
+        return Done(status, *capsys.readouterr())
 
     return run_it
 
 
-def sampled(trained, prompt: str, new_tokens: int, seed: int = 1, **settings) -> list[int]:
-    ids = [trained.tokenizer.eot_id, *trained.tokenizer.encode(prompt)]
-    settings = {"temperature": 0.8, "top_k": 50, "eot_id": trained.tokenizer.eot_id} | settings
-    return list(generate(trained.model, ids, new_tokens, generator=torch.Generator().manual_seed(seed), **settings))
-
-
-# The snippets of the first system's document, with this project's imports.
-
-
-# Loading.
+def sampled(trained, prompt: str, num_tokens: int, seed: int = 1, **settings) -> list[int]:
+    """Return the ids that the model draws after a prompt, by the defaults of the command and other settings."""
+    eot_id = trained.tokenizer.eot_id
+    prompt_ids = [eot_id, *trained.tokenizer.encode(prompt)]
+    settings = {"temperature": 0.8, "top_k": 50, "eot_id": eot_id} | settings
+    generator = torch.Generator().manual_seed(seed)
+    return list(generate(trained.model, prompt_ids, num_tokens, generator=generator, **settings))
 
 
 # Text while it is drawn.
@@ -61,17 +69,18 @@ def gemma_like(tmp_path_factory) -> Tokenizer:
 @pytest.mark.parametrize("kind", ["byte_level", "gemma_like"])
 def test_streamed_text_tears_no_character(trained, gemma_like, kind):
     tokenizer = trained.tokenizer if kind == "byte_level" else gemma_like
-    for prompt, text in itertools.pairwise(TEXTS):
-        prompt = prompt.replace("\ufffd", "")
-        text = text.replace("\ufffd", "")
-        ids = tokenizer.encode(text)
+    texts = [text.replace("\ufffd", "") for text in TEXTS]
+
+    for prompt, text in itertools.pairwise(texts):
         prompt_ids = [tokenizer.eot_id, *tokenizer.encode(prompt)]
-        pieces = list(stream_text(tokenizer, prompt_ids, ids))
-        assert "".join(pieces) == tokenizer.decode(ids) and "\ufffd" not in "".join(pieces)
+        ids = tokenizer.encode(text)
+        streamed = "".join(stream_text(tokenizer, prompt_ids, ids))
+        assert streamed == tokenizer.decode(ids)
+        assert "\ufffd" not in streamed
 
 
 def test_a_token_is_shown_as_in_the_whole_text():
-    """A space that stands at the beginning of a text is none; and the work does not grow with the text."""
+    """The space before a word is left out only at the beginning of a text; and the work does not grow with the text."""
     backend = tokenizers.Tokenizer(models.WordLevel({"▁one": 0, "▁day": 1, "s": 2}, unk_token="s"))
     backend.decoder = decoders.Metaspace()
     lengths = []
@@ -80,8 +89,11 @@ def test_a_token_is_shown_as_in_the_whole_text():
         lengths.append(len(ids))
         return backend.decode(ids)
 
-    pieces = stream_text(SimpleNamespace(decode=decode), [0], [1, 2, 0, 1] * 20)
-    assert list(pieces) == [" day", "s", " one", " day"] * 20 and max(lengths) == 2
+    tokenizer = SimpleNamespace(decode=decode)
+    pieces = list(stream_text(tokenizer, [0], [1, 2, 0, 1] * 20))
+
+    assert pieces == [" day", "s", " one", " day"] * 20
+    assert max(lengths) == 2
 
 
 # The command.
@@ -90,59 +102,103 @@ def test_a_token_is_shown_as_in_the_whole_text():
 @pytest.mark.parametrize(
     ("arguments", "settings"),
     [
-        (["--temperature", 1.3, "--top_k", 0, "--top_p", 0.9], {"temperature": 1.3, "top_k": None, "top_p": 0.9}),
+        (
+            ["--temperature", 1.3, "--top_k", 0, "--top_p", 0.9],
+            {"temperature": 1.3, "top_k": None, "top_p": 0.9},
+        ),
         (
             ["--min_p", 0.2, "--seed", 7, "--top_k", 9, "--no_cache"],
             {"min_p": 0.2, "seed": 7, "top_k": 9, "use_cache": False},
         ),
-        (["--temperature", 0], {"temperature": 0}),
+        (
+            ["--temperature", 0],
+            {"temperature": 0},
+        ),
     ],
 )
 def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, settings):
-    status, out, err = run("One day, é漢", "--max_new_tokens", 20, *arguments)
-    ids = sampled(trained, "One day, é漢", 20, **settings)
-    assert (status, out) == (0, "One day, é漢" + trained.tokenizer.decode(ids) + "\n")
-    found = rf"seed {settings.get('seed', 1)}: 20 tokens, \d+ a second, cut at max_new_tokens\n"
-    assert re.fullmatch(found, err)
+    prompt = "One day, é漢"
 
+    done = run(prompt, "--max_new_tokens", 20, *arguments)
 
-def test_settings_out_of_range_are_refused(run):
-    assert run("x", "--top_p", 1.5)[::2] == (2, "error: --top_p is 1.5; it must be above 0, at most 1\n")
-    status, _, err = run("x " * 200)
-    assert status == 2 and re.search(r"the prompt has \d+ tokens; it must have fewer than max_seq_len \(96\)", err)
+    text = trained.tokenizer.decode(sampled(trained, prompt, 20, **settings))
+    assert done.status == 0
+    assert done.output == f"{prompt}{text}\n"
+    seed = settings.get("seed", 1)
+    assert re.fullmatch(rf"seed {seed}: 20 tokens, \d+ a second, cut at max_new_tokens\n", done.errors)
 
 
 def test_each_sample_has_its_own_seed(trained, run):
-    status, out, err = run("The", "--num_samples", 2, "--seed", 4, "--max_new_tokens", 500)
-    length = SHAPE["max_seq_len"] - 1 - len(trained.tokenizer.encode("The"))
-    drawn = [sampled(trained, "The", length, seed) for seed in (4, 5)]
-    ended = [ids[-1] == trained.tokenizer.eot_id for ids in drawn]
-    texts = [trained.tokenizer.decode(ids[:-1] if end else ids) for ids, end in zip(drawn, ended, strict=True)]
-    assert (status, out) == (0, "".join(f"The{text}\n" for text in texts)) and len(set(texts)) == 2
-    assert err.count("ended by itself") == sum(ended) < 2
-    assert err.count(f"{length} tokens") == err.count("cut at the model's max_seq_len") == 2 - sum(ended)
+    done = run("The", "--num_samples", 2, "--seed", 4, "--max_new_tokens", 9)
+
+    first, second = (trained.tokenizer.decode(sampled(trained, "The", 9, seed)) for seed in (4, 5))
+    assert done.status == 0
+    assert done.output == f"The{first}\nThe{second}\n"
+    assert first != second
 
 
-def test_stops_at_the_end_of_the_text(trained, run, tmp_path):
-    """Without its blocks the model says again what was said last: after an end of text, that."""
+def test_a_text_is_cut_where_the_model_ends(trained, run):
+    prompt_tokens = 1 + len(trained.tokenizer.encode("The"))
+
+    done = run("The", "--seed", 4, "--temperature", 0, "--max_new_tokens", 500)
+
+    num_tokens = SHAPE["max_seq_len"] - prompt_tokens
+    assert done.status == 0
+    assert f"{num_tokens} tokens" in done.errors
+    assert "cut at the model's max_seq_len" in done.errors
+
+
+@pytest.fixture
+def repeating(trained, tmp_path):
+    """The folder of a model that says the last id again and again, as it has embeddings and no blocks."""
     model = Gemma3Model(trained.model.config)
-    tokenizer = trained.tokenizer
     model.embed_tokens.weight.data = trained.model.embed_tokens.weight.data
-    write_trained(tmp_path / "models", model, tokenizer)
-    status, out, err = run("", "--temperature", 0, "--max_new_tokens", 9, models=tmp_path / "models")
-    assert (status, out) == (0, "\n") and "1 tokens" in err and "ended by itself" in err
-    assert run("x", "--temperature", 0, "--max_new_tokens", 9, models=tmp_path / "models")[1] == "x" * 10 + "\n"
+    write_trained(tmp_path / "models", model, trained.tokenizer)
+    return tmp_path / "models"
+
+
+def test_stops_at_the_end_of_the_text(run, repeating):
+    """An empty prompt is an end of text."""
+    done = run("", "--temperature", 0, "--max_new_tokens", 9, models=repeating)
+
+    assert done.status == 0
+    assert done.output == "\n"
+    assert "1 tokens" in done.errors
+    assert "ended by itself" in done.errors
+
+
+def test_goes_on_until_the_end_of_the_text(run, repeating):
+    done = run("x", "--temperature", 0, "--max_new_tokens", 9, models=repeating)
+
+    assert done.output == "x" * 10 + "\n"
+    assert "ended by itself" not in done.errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x", "--top_p", 1.5], ["--top_p is 1.5; it must be above 0, at most 1"]),
+        (["x " * 200], ["the prompt has ", "it must have fewer than max_seq_len (96)"]),
+    ],
+)
+def test_settings_out_of_range_are_refused(run, arguments, said):
+    done = run(*arguments)
+
+    refused(done.status, done.errors, 2, *said)
 
 
 def test_another_tokenizer_is_refused(trained, run, tmp_path):
     other = write_bpe(tmp_path / "other", seed=4)
-    status, out, err = run("x", tokenizer=tmp_path / "other")
-    assert (status, out) == (4, "")
-    assert trained.tokenizer.sha256[:12] in err and other.sha256[:12] in err and str(tmp_path / "other") in err
+
+    done = run("x", tokenizer=tmp_path / "other")
+
+    of_the_training = trained.tokenizer.sha256[:12]
+    refused(done.status, done.errors, 4, of_the_training, other.sha256[:12], str(tmp_path / "other"))
+    assert done.output == ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["--no_cache"]])
-def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
+@pytest.mark.parametrize(("arguments", "use_cache"), [([], True), (["--no_cache"], False)])
+def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments, use_cache):
     settings = {}
 
     def generate_nothing(*_, **given):
@@ -150,20 +206,25 @@ def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch, arguments):
         return iter([])
 
     monkeypatch.setattr("tools.generate.generate", generate_nothing)
-    assert run("x", *arguments)[0] == 0 and settings["use_cache"] is not bool(arguments)
+    done = run("x", *arguments)
+
+    assert done.status == 0
+    assert settings["use_cache"] is use_cache
 
 
 def test_the_number_of_threads_stays_so_that_a_seed_gives_one_text(run, monkeypatch):
     monkeypatch.setattr("lm.exact.threads.set_num_threads", pytest.fail)
 
-    assert run("x", "--num_samples", 2, "--max_new_tokens", 3)[0] == 0
+    done = run("x", "--num_samples", 2, "--max_new_tokens", 3)
+
+    assert done.status == 0
 
 
 def test_the_rate_is_the_tokens_of_a_second(run, monkeypatch):
     clock = iter([10.0, 14.0])
     monkeypatch.setattr("tools.generate.time", SimpleNamespace(perf_counter=lambda: next(clock)))
 
-    _, _, summary = run("x", "--max_new_tokens", "20", "--temperature", "0")
+    done = run("x", "--max_new_tokens", "20", "--temperature", "0")
 
-    tokens = int(re.search(r"seed 1: (\d+) tokens", summary)[1])
-    assert f", {tokens / 4:.0f} a second, " in summary
+    num_tokens = int(re.search(r"seed 1: (\d+) tokens", done.errors)[1])
+    assert f", {num_tokens / 4:.0f} a second, " in done.errors

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lm.core.files import read_json, write_json, write_text
-from lm.core.params import read_yaml
+from lm.core.files import read_json, write_json
 from support.json_documents import check_document, read_document
+from support.lock_cases import change_lock, entry_of, other_code, other_weights, train_with
 from support.refusal import refused
 from support.workspace import Workspace
 from tools import noise
@@ -18,62 +18,45 @@ from tools.common import known_runs
 from tools.common.lock import parse_lock
 from tools.common.statistics import detectable_by_runs, deviation
 
-
-@pytest.fixture
-def workspace(finished, tmp_path, monkeypatch) -> Workspace:
-    """The small pipeline after its run with the seed 1, all of it committed, as the working directory."""
-    workspace = Workspace(tmp_path / "ws", finished)
-    workspace.commit()
-    monkeypatch.chdir(workspace.folder)
-    return workspace
+METRICS = Path("metrics/eval.json")
+OTHER_RATE = train_with(peak_lr=0.5)
 
 
-def record_run(seed: int, bits_per_byte: float, change=None) -> None:
-    """Write dvc.lock and the metrics of a run with another seed, score, and what `change` does to the stages."""
-    metrics = Path("metrics/eval.json")
-    write_json(metrics, read_json(metrics) | {"bits_per_byte": bits_per_byte})
-    lock = read_yaml("dvc.lock")
-    stages = lock["stages"]
-    stages["train"]["params"]["params.yaml"]["train"]["seed"] = seed
-    (output,) = (out for out in stages["eval"]["outs"] if out["path"] == str(metrics))
-    output["md5"] = hashlib.md5(metrics.read_bytes()).hexdigest()
-    if change:
-        change(stages)
-    write_text("dvc.lock", yaml.safe_dump(lock))
+def record_run(seed: int, bits_per_byte: float, *changes) -> None:
+    """Write dvc.lock and the metrics of a run with another seed, another score, and other changes of the stages."""
+    write_json(METRICS, read_json(METRICS) | {"bits_per_byte": bits_per_byte})
+    md5 = hashlib.md5(METRICS.read_bytes()).hexdigest()
+
+    def other_metrics(stages: dict) -> None:
+        entry_of(stages["eval"]["outs"], str(METRICS))["md5"] = md5
+
+    change_lock(train_with(seed=seed), other_metrics, *changes)
 
 
-def commit_run(workspace: Workspace, kind: str, name: str, seed: int, bits_per_byte: float, change=None) -> None:
-    """Record a run as a branch, a tag or an experiment, and go back to main."""
-    record_run(seed, bits_per_byte, change)
-    if kind == "experiment":  # `dvc exp save` would take the files of the run as they are
-        start = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
-        workspace.run("git", "commit", "-qam", name)
-        workspace.run("git", "update-ref", f"refs/exps/{start[:2]}/{start[2:]}/{name}", "HEAD")
-        workspace.run("git", "reset", "-q", "--hard", start)
-    elif kind == "branch":
-        workspace.run("git", "switch", "-qc", name)
-        workspace.run("git", "commit", "-qam", name)
-        workspace.run("git", "switch", "-q", "main")
-    else:
-        workspace.run("git", "commit", "-qam", name)
-        workspace.run("git", "tag", "-a", "-m", name, name)
-        workspace.run("git", "reset", "-q", "--hard", "HEAD~1")
-    workspace.run("git", "restore", ".")
+def save_as_branch(workspace: Workspace, name: str) -> None:
+    workspace.run("git", "switch", "-qc", name)
+    workspace.run("git", "commit", "-qam", name)
+    workspace.run("git", "switch", "-q", "main")
 
 
-def give_other_code(stages: dict) -> None:
-    (code,) = (dep for dep in stages["train"]["deps"] if dep["path"] == "src/train.py")
-    code["md5"] = "0" * 32
+def save_as_tag(workspace: Workspace, name: str) -> None:
+    workspace.run("git", "commit", "-qam", name)
+    workspace.run("git", "tag", "-a", "-m", name, name)
+    workspace.run("git", "reset", "-q", "--hard", "HEAD~1")
 
 
-def give_another_rate(stages: dict) -> None:
-    stages["train"]["params"]["params.yaml"]["train"]["peak_lr"] = 0.5
+def save_as_experiment(workspace: Workspace, name: str) -> None:
+    """`dvc exp save` would take the files of the run as they are."""
+    start = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
+    workspace.run("git", "commit", "-qam", name)
+    workspace.run("git", "update-ref", f"refs/exps/{start[:2]}/{start[2:]}/{name}", "HEAD")
+    workspace.run("git", "reset", "-q", "--hard", start)
 
 
-def give_other_weights_to_eval(stages: dict) -> None:
-    """As if training had run again, and the evaluation not yet."""
-    (weights,) = (out for out in stages["train"]["outs"] if out["path"] == "data/models")
-    weights["md5"] = "0" * 32
+def make_branch(workspace: Workspace, name: str, seed: int, bits_per_byte: float, *changes) -> None:
+    """Record a run, and save it as a branch."""
+    record_run(seed, bits_per_byte, *changes)
+    save_as_branch(workspace, name)
 
 
 def document(capsys, *arguments: str) -> dict:
@@ -92,39 +75,45 @@ def printed(capsys, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_runs_count_once_for_each_seed_wherever_they_are(workspace, capsys):
-    own = read_json("metrics/eval.json")["bits_per_byte"]
-    commit_run(workspace, "branch", "b", 2, 2.25)
-    commit_run(workspace, "tag", "t", 3, 2.5)
-    commit_run(workspace, "experiment", "e", 4, 2.75)
+# Which runs count.
+
+
+def test_runs_count_once_for_each_seed_wherever_they_are(committed, capsys):
+    own = read_json(METRICS)["bits_per_byte"]
+    record_run(2, 2.25)
+    save_as_branch(committed, "b")
+    record_run(3, 2.5)
+    save_as_tag(committed, "t")
+    record_run(4, 2.75)
+    save_as_experiment(committed, "e")
 
     found = document(capsys)
 
-    values = [own, 2.25, 2.5, 2.75]
-    expected = deviation(values)
-    assert [(run["name"], run["seed"]) for run in found["runs"]] == [("workspace", 1), ("b", 2), ("t", 3), ("e", 4)]
-    assert [run["bits_per_byte"] for run in found["runs"]] == values
-    assert found["standard_deviation"] == pytest.approx(statistics.stdev(values))
-    assert (found["low"], found["high"]) == (expected.low, expected.high)
-    assert [each["runs_of_each_side"] for each in found["detectable_by_runs"]] == [1, 2, 3, 5, 8]
-    for each in found["detectable_by_runs"]:
-        assert each["difference"] == detectable_by_runs(expected.value, 3, each["runs_of_each_side"])
+    runs = [(run["name"], run["seed"], run["bits_per_byte"]) for run in found["runs"]]
+    assert runs == [
+        ("workspace", 1, own),
+        ("b", 2, 2.25),
+        ("t", 3, 2.5),
+        ("e", 4, 2.75),
+    ]
     assert found["left_out"] == []
 
 
-def test_runs_that_do_not_count_are_named_with_the_reason(workspace, capsys):
-    commit_run(workspace, "branch", "code", 2, 2.25, give_other_code)
-    commit_run(workspace, "branch", "rate", 3, 2.25, give_another_rate)
-    commit_run(workspace, "branch", "machine", 1, 2.25)
-    commit_run(workspace, "branch", "half", 4, 2.25, give_other_weights_to_eval)
-    workspace.run("git", "switch", "-q", "--orphan", "empty")
-    workspace.run("git", "commit", "-q", "--allow-empty", "-m", "empty")
-    workspace.run("git", "switch", "-q", "main")
-    workspace.run("dvc", "checkout")
+def test_runs_that_do_not_count_are_named_with_the_reason(committed, capsys):
+    make_branch(committed, "code", 2, 2.25, other_code)
+    make_branch(committed, "rate", 3, 2.25, OTHER_RATE)
+    make_branch(committed, "machine", 1, 2.25)
+    make_branch(committed, "half", 4, 2.25, other_weights)  # training ran again, and the evaluation not yet
+    committed.run("git", "switch", "-q", "--orphan", "empty")
+    committed.run("git", "commit", "-q", "--allow-empty", "-m", "empty")
+    committed.run("git", "switch", "-q", "main")
+    committed.run("dvc", "checkout")
 
     found = document(capsys)
+    lines = printed(capsys).splitlines()
 
     reasons = {each["name"]: (each["reason"], each["inputs"]) for each in found["left_out"]}
+    assert found["num_seeds"] == 1
     assert reasons == {
         "code": ("other code or data", ["src/train.py"]),
         "rate": ("other parameters", []),
@@ -132,105 +121,147 @@ def test_runs_that_do_not_count_are_named_with_the_reason(workspace, capsys):
         "half": ("no finished run", []),
         "empty": ("no finished run", []),
     }
-    assert found["num_seeds"] == 1
-    lines = printed(capsys).splitlines()
     assert "left out, other code or data (src/train.py): 1 (code)" in lines
 
 
-def test_metrics_that_are_not_those_of_dvc_lock_do_not_count(workspace, capsys):
+def test_metrics_that_are_not_those_of_dvc_lock_do_not_count(committed, capsys):
     """As after a commit of dvc.lock without metrics/."""
-    commit_run(workspace, "branch", "b", 2, 2.25)
-    workspace.run("git", "switch", "-q", "b")
-    write_json("metrics/eval.json", {"bits_per_byte": 9.0})
-    workspace.run("git", "commit", "-qam", "other metrics")
-    workspace.run("git", "switch", "-q", "main")
+    record_run(2, 2.25)
+    write_json(METRICS, {"bits_per_byte": 9.0})
+    save_as_branch(committed, "b")
 
     found = document(capsys)
 
+    left_out = [(each["name"], each["reason"]) for each in found["left_out"]]
     assert found["num_seeds"] == 1
-    assert [(each["name"], each["reason"]) for each in found["left_out"]] == [("b", "no finished run")]
+    assert left_out == [("b", "no finished run")]
 
 
-@pytest.mark.parametrize("seeds", [[], [2]])
-def test_nothing_is_extrapolated_from_fewer_than_three_seeds(workspace, capsys, seeds):
-    for seed in seeds:
-        commit_run(workspace, "branch", f"s{seed}", seed, 2.25)
+def test_a_revision_that_no_branch_has_counts_itself(committed, capsys):
+    """A commit that only its hash names."""
+    record_run(2, 2.25)
+    committed.run("git", "commit", "-qam", "lost")
+    sha = committed.run("git", "rev-parse", "HEAD").stdout.strip()
+    committed.run("git", "reset", "-q", "--hard", "HEAD~1")
+
+    found = document(capsys, sha)
+
+    runs = {(run["name"], run["seed"]) for run in found["runs"]}
+    assert runs == {(sha, 2), ("workspace", 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("half", 4, "not those of one finished run"),
+        ("nonsense", 2, "is neither an experiment nor"),
+    ],
+)
+def test_revisions_without_a_run_are_refused(committed, capsys, name, code, said):
+    make_branch(committed, "half", 4, 2.25, other_weights)
+
+    status = noise.main([name, "--json"])
+
+    output, errors = capsys.readouterr()
+    refused(status, errors, code, name, said)
+    assert output == ""
+
+
+# What they say.
+
+
+def test_the_deviation_over_seeds_has_an_interval_and_says_what_runs_could_show(committed, capsys):
+    own = read_json(METRICS)["bits_per_byte"]
+    make_branch(committed, "s2", 2, 2.25)
+    make_branch(committed, "s3", 3, 2.5)
+
+    found = document(capsys)
+
+    expected = deviation([own, 2.25, 2.5])
+    assert found["standard_deviation"] == pytest.approx(statistics.stdev([own, 2.25, 2.5]))
+    assert found["low"] == expected.low
+    assert found["high"] == expected.high
+    differences = {each["runs_of_each_side"]: each["difference"] for each in found["detectable_by_runs"]}
+    assert differences == {runs: detectable_by_runs(expected.value, 2, runs) for runs in (1, 2, 3, 5, 8)}
+
+
+@pytest.mark.parametrize(
+    ("other_seeds", "missing"),
+    [([], "'train.seed=range(2,6)'"), ([2], "'train.seed=range(3,6)'")],
+)
+def test_nothing_is_extrapolated_from_fewer_than_three_seeds(committed, capsys, other_seeds, missing):
+    for seed in other_seeds:
+        make_branch(committed, f"s{seed}", seed, 2.25)
 
     found = document(capsys)
     text = printed(capsys)
 
-    assert found["detectable_by_runs"] == [] and found["low"] is found["high"] is None
-    assert (found["standard_deviation"] is None) == (not seeds)
-    missing = "'train.seed=range(3,6)'" if seeds else "'train.seed=range(2,6)'"
+    assert found["detectable_by_runs"] == []
+    assert found["low"] is None
+    assert found["high"] is None
+    assert (found["standard_deviation"] is None) == (other_seeds == [])
+    assert "smallest change" not in text
     commands = [f"dvc exp run --queue -n workspace-seeds -S {missing}", "dvc queue start"]
     assert found["commands_for_more_seeds"] == commands
     assert text.splitlines()[-2:] == [f"  {command}" for command in commands]
-    assert "smallest change" not in text
 
 
-def test_the_noise_of_another_revision_is_of_its_parameters(workspace, capsys):
+def test_the_noise_of_another_revision_is_of_its_parameters(committed, capsys):
     for seed in (5, 6, 7):
-        commit_run(workspace, "experiment", f"r-{seed}", seed, 2 + seed / 100, give_another_rate)
+        record_run(seed, 2 + seed / 100, OTHER_RATE)
+        save_as_experiment(committed, f"r-{seed}")
 
     found = document(capsys, "r-6")
+    text = printed(capsys, "r-6")
 
+    command = found["commands_for_more_seeds"][0]
     assert [run["seed"] for run in found["runs"]] == [5, 6, 7]
-    (command, _) = found["commands_for_more_seeds"]
     assert command == "dvc exp run --queue -n r-seeds -S 'train.seed=range(1,3)' -S train.peak_lr=0.5"
-    assert "0.0100 bits per byte is the standard deviation over 3 seeds" in printed(capsys, "r-6")
+    assert "0.0100 bits per byte is the standard deviation over 3 seeds" in text
 
 
-def test_a_revision_that_no_branch_has_counts_itself(workspace, capsys):
-    """A commit that only its hash names."""
-    record_run(2, 2.25)
-    workspace.run("git", "commit", "-qam", "lost")
-    sha = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
-    workspace.run("git", "reset", "-q", "--hard", "HEAD~1")
+def test_parameters_that_were_edited_since_the_run_are_said(committed, capsys):
+    rate = committed.get("train.peak_lr")
+    committed.change(**{"train.peak_lr": 0.25})
 
-    found = document(capsys, sha)
+    found = document(capsys)
+    text = printed(capsys)
 
-    assert {(run["name"], run["seed"]) for run in found["runs"]} == {(sha, 2), ("workspace", 1)}
-
-
-def test_parameters_that_were_edited_since_the_run_are_said(workspace, capsys):
-    rate = workspace.get("train.peak_lr")
-    workspace.change(**{"train.peak_lr": 0.25})
-
-    assert document(capsys)["unlike_here"] == [f"train.peak_lr={rate}"]
-    assert f"The parameter files have changed since this run, which had: train.peak_lr={rate}." in printed(capsys)
+    assert found["unlike_here"] == [f"train.peak_lr={rate}"]
+    assert f"The parameter files have changed since this run, which had: train.peak_lr={rate}." in text
 
 
-def test_revisions_without_a_run_are_refused(workspace, capsys):
-    commit_run(workspace, "branch", "half", 4, 2.25, give_other_weights_to_eval)
-    cases = [("half", 4, "not those of one finished run"), ("nonsense", 2, "is neither an experiment nor")]
-    for name, code, said in cases:
-        status = noise.main([name, "--json"])
-        output, errors = capsys.readouterr()
-        assert output == ""
-        refused(status, errors, code, name, said)
+# How runs are read.
 
 
-def test_many_branches_are_read_without_a_process_for_each(workspace, capsys, monkeypatch):
+def test_many_branches_are_read_without_a_process_for_each(committed, monkeypatch):
     """Their files come from Git's objects in this process, and none from DVC's cache."""
-    for seed in range(2, 32):
+    for seed in range(2, 12):
         record_run(seed, 2 + seed / 1000)
-        workspace.run("git", "commit", "-qam", f"s{seed}")
-        workspace.run("git", "branch", f"s{seed}")
-    workspace.run("git", "reset", "-q", "--hard", "HEAD~30")
-    calls = []
-    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: calls.append(arguments))
+        committed.run("git", "commit", "-qam", f"s{seed}")
+        committed.run("git", "branch", f"s{seed}")
+    committed.run("git", "reset", "-q", "--hard", "HEAD~10")
+    processes = []
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: processes.append(arguments))
 
     known = known_runs.find_known_runs()
 
-    assert len(known.runs) == 31 and known.without_results == []
-    assert calls == []
+    assert len(known.runs) == 11
+    assert known.without_results == []
+    assert processes == []
 
 
-def test_the_quick_reader_of_yaml_reads_dvc_lock_as_ruamel_does(workspace):
+def test_the_quick_reader_of_yaml_reads_dvc_lock_as_ruamel_does(committed):
+    text = Path("dvc.lock").read_text()
+
+    quickly = yaml.load(text, known_runs.Loader)
+
+    assert quickly["stages"] == parse_lock(text, "dvc.lock")["stages"]
+
+
+def test_the_quick_reader_of_yaml_reads_numbers_as_yaml_1_2_does():
     """YAML 1.1 would take 1e-05 for a text."""
-    text = Path("dvc.lock").read_text() + "numbers: [1e-05, 1.5, .5, 12, -3e4, '1e3', 1.0e+3]\n"
-    lock = yaml.load(text, known_runs.Loader)
+    numbers = yaml.load("[1e-05, 1.5, .5, 12, -3e4, '1e3', 1.0e+3]", known_runs.Loader)
 
-    assert lock["stages"] == parse_lock(text, "dvc.lock")["stages"]
-    numbers = lock["numbers"]
-    assert numbers == [1e-05, 1.5, 0.5, 12, -3e4, "1e3", 1000.0] and type(numbers[3]) is int
+    assert numbers == [1e-05, 1.5, 0.5, 12, -3e4, "1e3", 1000.0]
+    assert type(numbers[3]) is int

@@ -1,7 +1,5 @@
 """Commands that run missing seeds: which seeds, under which name, with which values for -S."""
 
-import shlex
-
 import pytest
 
 from lm.core.params import read_yaml
@@ -15,20 +13,35 @@ def params(monkeypatch) -> dict:
     """The parameters of a run with the values of the repository, which is the working folder."""
     monkeypatch.chdir(ROOT)
     selected = ("models.tiny.", "tokenizers.bpe.")
-    presets = {name: value for name, value in flatten(read_yaml("presets.yaml")).items() if name.startswith(selected)}
-    return preset_names_left_out({**flatten(read_yaml("params.yaml")), **presets})
+    presets = flatten(read_yaml("presets.yaml"))
+    of_the_run = {name: value for name, value in presets.items() if name.startswith(selected)}
+    return preset_names_left_out(flatten(read_yaml("params.yaml")) | of_the_run)
 
 
 @pytest.mark.parametrize(
     ("used", "missing"),
-    [([1], [2, 3, 4, 5]), ([2, 7], [1, 3, 4]), ([1, 2, 3, 4, 5], []), ([9, 8, 7, 6, 5, 4], []), ([1, 1], [2, 3, 4, 5])],
+    [
+        ([1], [2, 3, 4, 5]),
+        ([1, 1], [2, 3, 4, 5]),
+        ([2, 7], [1, 3, 4]),
+        ([1, 2, 3, 4, 5], []),
+        ([9, 8, 7, 6, 5, 4], []),
+    ],
 )
 def test_the_lowest_unused_seeds_complete_five(used, missing):
     assert missing_seeds(used) == missing
 
 
-def test_seeds_in_a_row_are_a_range():
-    assert [sweep(seeds) for seeds in ([2, 3, 4], [1, 3, 4], [7])] == ["range(2,5)", "1,3,4", "7"]
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ([2, 3, 4], "range(2,5)"),
+        ([1, 3, 4], "1,3,4"),
+        ([7], "7"),
+    ],
+)
+def test_seeds_in_a_row_are_a_range(seeds, text):
+    assert sweep(seeds) == text
 
 
 @pytest.mark.parametrize(
@@ -46,9 +59,18 @@ def test_new_experiments_have_a_name_that_none_has_yet(wish, taken, name):
     assert free_name(wish, taken) == name
 
 
-def test_the_values_that_differ_from_the_files_are_given(params):
+def test_a_run_with_the_values_of_the_files_needs_none(params):
     assert settings_of(params) == []
-    changed = {"train.peak_lr": 1e-5, "models.*.d_ff": 512, "train.patience_evals": 3, "train.seed": 9}
+
+
+def test_the_values_that_differ_from_the_files_are_given_without_the_seed(params):
+    changed = {
+        "train.peak_lr": 1e-5,
+        "models.*.d_ff": 512,
+        "train.patience_evals": 3,
+        "train.seed": 9,
+    }
+
     assert settings_of(params | changed) == [
         "train.peak_lr=1e-05",
         "train.patience_evals=3",
@@ -56,20 +78,38 @@ def test_the_values_that_differ_from_the_files_are_given(params):
     ]
 
 
-def test_the_field_of_a_preset_has_the_name_of_the_preset_that_the_run_selected(params):
-    small = {f"models.*.{name}": value for name, value in read_yaml("presets.yaml")["models"]["small"].items()}
-    selected = params | {"model.name": "small"} | small
-    assert settings_of(selected) == ["model.name=small"]
-    assert settings_of(selected | {"model.name": "gone"}) is None
+@pytest.fixture
+def of_another_preset(params) -> dict:
+    """The parameters of a run that selected the preset `small`, which the workspace does not."""
+    shape = read_yaml("presets.yaml")["models"]["small"]
+    return params | {"model.name": "small"} | {f"models.*.{name}": value for name, value in shape.items()}
+
+
+def test_the_values_of_another_preset_are_given_by_its_name(of_another_preset):
+    assert settings_of(of_another_preset) == ["model.name=small"]
+
+
+def test_the_values_of_a_preset_that_is_gone_cannot_be_given(of_another_preset):
+    assert settings_of(of_another_preset | {"model.name": "gone"}) is None
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "null"), (True, "true"), (3, "3"), (0.5, "0.5"), ([0, 2048], "[0,2048]"), ("bpe", "bpe"),
-        ("true", "'true'"), ("2.13.0", "'2.13.0'"), ("it's", "'it\\'s'"), ("", "''"), (["a"], None), ({}, None),
+        (None, "null"),
+        (True, "true"),
+        (3, "3"),
+        (0.5, "0.5"),
+        ([0, 2048], "[0,2048]"),
+        ("bpe", "bpe"),
+        ("true", "'true'"),
+        ("2.13.0", "'2.13.0'"),
+        ("it's", "'it\\'s'"),
+        ("", "''"),
+        (["a"], None),
+        ({}, None),
     ],
-)  # fmt: skip
+)
 def test_a_value_is_written_in_the_grammar_of_hydra(value, text):
     assert as_override(value) == text
 
@@ -79,10 +119,17 @@ def test_hydra_reads_the_value_back(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     override = OverridesParser.create().parse_override(f"x={as_override(value)}")
-    assert override.value() == value and not override.is_sweep_override()
+
+    assert override.value() == value
+    assert not override.is_sweep_override()
 
 
 def test_a_run_of_other_code_has_to_be_checked_out_first(params):
-    first, second = queue_commands("old", params | {"train.peak_lr": 9.0}, {"src/train.py": "0" * 32}, [2], "old-seeds")
-    assert first == "# old ran with other src/train.py than this folder has; check it out first"
-    assert shlex.split(second) == ["dvc", "exp", "run", "--queue", "-n", "old-seeds", "-S", "train.seed=2"]
+    of_the_run = params | {"train.peak_lr": 9.0}
+    other_code = {"src/train.py": "0" * 32}
+
+    comment, command = queue_commands("old", of_the_run, other_code, seeds=[2], name="old-seeds")
+
+    assert comment.startswith("# old ran with other src/train.py")
+    assert "check it out first" in comment
+    assert command == "dvc exp run --queue -n old-seeds -S train.seed=2"
