@@ -141,7 +141,8 @@ class PickledTrainerDataset(Dataset):
         if not sum(map(len, parts)):
             raise DataError(f"{', '.join(map(str, folders)) or 'no folder'}: no sample of 2 tokens or more")
         self._rows = np.concatenate(parts)
-        self.num_tokens, self.seq_len = int(self._rows[:, 0].sum()), self._rows.shape[1] - 1
+        self.num_tokens = int(self._rows[:, 0].sum())
+        self.seq_len = self._rows.shape[1] - 1
 
     def __repr__(self) -> str:
         return f"PickledTrainerDataset({len(self):,} samples of {self.seq_len:,}, {self.num_tokens:,} tokens)"

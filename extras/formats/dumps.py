@@ -50,7 +50,11 @@ def open_dumps(folder: Path) -> DumpFolder:
     if not (folder / META).exists():
         raise IntegrityError(f"{folder}: has no {META}, so it is not a folder of dumps; name another")
     entries = read_json(folder / META, TOKENIZE_AGAIN)
-    numbers = {path.name: int(found[1]) for path in folder.iterdir() if (found := DUMP_NAME.fullmatch(path.name))}
+    numbers = {}
+    for path in folder.iterdir():
+        found = DUMP_NAME.fullmatch(path.name)
+        if found:
+            numbers[path.name] = int(found[1])
     if numbers.keys() != entries.keys() or not numbers:
         differing = ", ".join(sorted(numbers.keys() ^ entries.keys())) or "nothing, because there are no dumps"
         problem = f"{META} and the dumps in the folder differ in {differing}"
@@ -177,13 +181,14 @@ def write_dumps(
             for sample in itertools.chain([first], itertools.islice(samples, max_dump_size - 1)):
                 ids = sample.tolist() + [pad_token] * (seq_len - len(sample))
                 file.write(pickle.dumps(ids, protocol=2)[2:-1] + pickle.APPEND)
-                num_samples = num_samples + 1
-                num_tokens = num_tokens + len(sample)
+                num_samples += 1
+                num_tokens += len(sample)
             file.write(pickle.STOP)
         entries[path.name] = {"num_samples": num_samples, "num_tokens": num_tokens}
     if not entries:
         raise DataError(f"{left_out_tokens} tokens; a sample must have at least {shortest}; take more text")
-    num_samples, num_tokens = (sum(e[key] for e in entries.values()) for key in ("num_samples", "num_tokens"))
+    num_samples = sum(entry["num_samples"] for entry in entries.values())
+    num_tokens = sum(entry["num_tokens"] for entry in entries.values())
     provenance = {
         "seq_len": seq_len,
         "samples": num_samples,

@@ -63,14 +63,24 @@ def scalars() -> list[str]:
 def chunk_of(texts: list[str], first_document: int = 0) -> Chunk:
     """Return a chunk of these texts alone, well formed."""
     texts = [well_formed(text) for text in texts]
-    num_bytes = sum(len(text.encode()) for text in texts)
-    return Chunk(pa.array(texts, pa.large_string()), first_document, sum(map(len, texts)), num_bytes, {})
+    return Chunk(
+        texts=pa.array(texts, pa.large_string()),
+        first_document=first_document,
+        characters=sum(len(text) for text in texts),
+        utf8_bytes=sum(len(text.encode()) for text in texts),
+        sources={},
+    )
 
 
 def texts_that_differ(gigatoken: Gigatoken, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
     """Return the texts to which gigatoken gives other ids than tiktoken."""
-    expected, lengths = tokenizer.encode_documents(texts)
-    found = gigatoken.encode_texts(texts)
-    documents = np.split(found, np.flatnonzero(found == tokenizer.eot_id) + 1)[:-1]
-    expected = np.split(expected, np.cumsum(lengths)[:-1])
-    return [text for text, a, b in zip(texts, documents, expected, strict=True) if not np.array_equal(a, b)]
+    ids, lengths = tokenizer.encode_documents(texts)
+    by_tiktoken = np.split(ids, np.cumsum(lengths)[:-1])
+    ids = gigatoken.encode_texts(texts)
+    after_ends = np.flatnonzero(ids == tokenizer.eot_id) + 1
+    by_gigatoken = np.split(ids, after_ends)[:-1]
+    differ = []
+    for text, expected, found in zip(texts, by_tiktoken, by_gigatoken, strict=True):
+        if not np.array_equal(expected, found):
+            differ.append(text)
+    return differ

@@ -45,11 +45,18 @@ class LoopbackHub:
         self.bytes_sent = 0  # of files, to all GETs
         self.xet = False  # announce Xet, where nothing listens
         self.repos = {}  # (type, name) → commits, branches, gated
-        self._cuts, self._failures, self._corrupt = {}, {}, {}  # path → [times left, byte, status or bit]
-        self._hanging, self._closed = False, threading.Event()
+        # Faults: path → [times left, byte at which to cut, status or bit].
+        self._cuts = {}
+        self._failures = {}
+        self._corrupt = {}
+        self._hanging = False
+        self._closed = threading.Event()
+
         handler = type("Handler", (_Handler,), {"hub": self, "log_message": lambda *_: None})
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
-        self.url, self.lfs_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+        hub, lfs = self._servers
+        self.url = f"http://127.0.0.1:{hub.server_port}"
+        self.lfs_url = f"http://127.0.0.1:{lfs.server_port}"
 
     def __enter__(self):
         for server in self._servers:
@@ -70,7 +77,8 @@ class LoopbackHub:
         """
         entry = self.repos.setdefault((repo_type, repo), {"commits": {}, "branches": {}})
         entry["gated"] = gated
-        entry["commits"][commit], entry["branches"][branch] = dict(files), commit
+        entry["commits"][commit] = dict(files)
+        entry["branches"][branch] = commit
 
     def environment(self, home, inherited=os.environ, **variables: str) -> dict[str, str]:
         """Return the environment for a client: the address, a cache in `home`, no inherited HF_ settings."""
@@ -82,7 +90,8 @@ class LoopbackHub:
 
         hang: the connection stays open instead, and silent.
         """
-        self._cuts[path], self._hanging = [times, after_bytes], hang
+        self._cuts[path] = [times, after_bytes]
+        self._hanging = hang
 
     def interrupt(self, connection) -> None:
         """Stop an answer early."""
@@ -100,15 +109,20 @@ class LoopbackHub:
 
     def failure(self, url_path) -> int | None:
         """Return the status that an active `fail` sets, or None."""
-        armed = (_take(fault) for path, fault in self._failures.items() if url_path.endswith(path))
-        return next(filter(None, armed), None)
+        for path, fault in self._failures.items():
+            status = _take(fault) if url_path.endswith(path) else None
+            if status:
+                return status
+        return None
 
     def sent(self, path, content) -> tuple[bytes, int]:
         """Return the bytes that a GET sends, corrupted if a fault says so, and where it stops."""
         if _take(self._corrupt.get(path)):
-            middle = len(content) // 2
-            content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        return content, _take(self._cuts.get(path), len(content))
+            corrupted = bytearray(content)
+            corrupted[len(content) // 2] ^= 1
+            content = bytes(corrupted)
+        stop = _take(self._cuts.get(path), len(content))
+        return content, stop
 
 
 def _take(fault: list[int] | None, otherwise: int | None = None) -> int | None:
@@ -125,8 +139,10 @@ def _git_sha1(content: bytes) -> str:
 
 def _tree(files: dict[str, bytes]) -> list[dict]:
     """Return every folder and file of a commit, as the tree route lists them."""
-    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents} - {"."}
-    tree = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders)]
+    tree = []
+    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}
+    for path in sorted(folders - {"."}):
+        tree.append({"type": "directory", "path": path, "size": 0, "oid": "0" * 40})
     for path, content in sorted(files.items()):
         tree.append({"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)})
     return tree
@@ -175,13 +191,24 @@ class _Handler(BaseHTTPRequestHandler):
         elif path not in files:
             self._refuse(404, "EntryNotFound", "Entry not found", commit)
         elif lfs or path.endswith(("README.md", ".json")):
-            self._file(path, files[path], {"X-Repo-Commit": commit, "ETag": f'"{_git_sha1(files[path])}"'})
+            etag = _git_sha1(files[path])
+            self._file(path, files[path], {"X-Repo-Commit": commit, "ETag": f'"{etag}"'})
         else:
-            headers = {"X-Repo-Commit": commit, "Location": f"{self.hub.lfs_url}/lfs{self.path}"}
-            digest = hashlib.sha256(files[path]).hexdigest()
-            size = str(len(files[path]))
-            xet = {"X-Xet-Hash": digest, "X-Xet-Refresh-Route": "http://127.0.0.1:9/"} if self.hub.xet else {}
-            self._send(302, b"", headers | xet | {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": size})
+            self._redirect(files[path], commit)
+
+    def _redirect(self, content, commit):
+        """Send the address of a file at the other origin, with its SHA-256 and size."""
+        digest = hashlib.sha256(content).hexdigest()
+        headers = {
+            "X-Repo-Commit": commit,
+            "Location": f"{self.hub.lfs_url}/lfs{self.path}",
+            "X-Linked-Etag": f'"{digest}"',
+            "X-Linked-Size": str(len(content)),
+        }
+        if self.hub.xet:
+            headers["X-Xet-Hash"] = digest
+            headers["X-Xet-Refresh-Route"] = "http://127.0.0.1:9/"
+        self._send(302, b"", headers)
 
     def _api(self, repo_type, repo, what, revision, folder):
         """Send the description of a repository, or the content of a folder (recursive=true: below it)."""
@@ -191,9 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
         answer = {"id": repo, "sha": commit, "gated": bool(entry["gated"])}
         if what == "tree":
             prefix = f"{folder}/" if folder else ""
-            deep = "recursive=true" in self.path.lower()
-            below = [item for item in _tree(files) if item["path"].startswith(prefix)]
-            answer = [item for item in below if deep or "/" not in item["path"].removeprefix(prefix)]
+            answer = [item for item in _tree(files) if item["path"].startswith(prefix)]
+            if "recursive=true" not in self.path.lower():
+                answer = [item for item in answer if "/" not in item["path"].removeprefix(prefix)]
             if not answer:
                 return self._refuse(404, "EntryNotFound", f"{folder} does not exist")
         self._send(200, json.dumps(answer).encode(), {})
@@ -207,9 +234,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not asked:
             return self._send(200, content, headers, stop)
         first = int(asked[1])
-        last = min(int(asked[2] or len(content)), len(content) - 1)
-        span = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
-        self._send(206, content[first : last + 1], headers | span, stop - first)
+        last_asked = int(asked[2] or len(content))
+        last = min(last_asked, len(content) - 1)
+        headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+        self._send(206, content[first : last + 1], headers, stop - first)
 
     def _refuse(self, status, code, message, commit=""):
         """Refuse as the hub does, the reason in X-Error-Code."""
@@ -225,7 +253,8 @@ class _Handler(BaseHTTPRequestHandler):
         sent = body if stop is None else body[: max(0, stop)]
         if self.command != "HEAD":
             self.wfile.write(sent)
-            self.hub.bytes_sent += 0 if stop is None else len(sent)
+            if stop is not None:
+                self.hub.bytes_sent += len(sent)
         if len(sent) < len(body):
             self.hub.interrupt(self.connection)
             self.close_connection = True

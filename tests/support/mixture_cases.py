@@ -18,11 +18,19 @@ NO_RULES = read_section(ROOT / "presets.yaml", "selections.none", Selection)
 
 def write_fetched(folder: Path, source: str = "s", per_file: int = 1000, **splits: list[str | None]) -> dict:
     """Write the documents of each split, `per_file` in each file, as a source is fetched; return the manifest."""
+    described = {}
     for split, texts in splits.items():
         for number, start in enumerate(range(0, len(texts), per_file)):
-            write_documents(folder / split / f"{number:04d}.parquet", texts[start : start + per_file])
-    described = {split: describe_split(folder, split, "text") for split in splits}
-    return {"format_version": 1, "source": source, "kind": "local", "column": "text", "splits": described}
+            path = folder / split / f"{number:04d}.parquet"
+            write_documents(path, texts[start : start + per_file])
+        described[split] = describe_split(folder, split, "text")
+    return {
+        "format_version": 1,
+        "source": source,
+        "kind": "local",
+        "column": "text",
+        "splits": described,
+    }
 
 
 def write_source(raw: Path, source: str = "s", per_file: int = 1000, **splits: list[str | None]) -> dict:
@@ -36,23 +44,35 @@ def write_source(raw: Path, source: str = "s", per_file: int = 1000, **splits: l
 
 
 def write_mixture(
-    raw: Path, sources: dict[str, dict[str, list[str]]], weights: dict[str, float], per_file: int = 1000, **slices
+    raw: Path,
+    sources: dict[str, dict[str, list[str]]],
+    weights: dict[str, float],
+    per_file: int = 1000,
+    **slices: dict[str, dict],
 ) -> dict:
     """Write data/raw of the mixture `mix` of sources, each with its splits; return its manifest.
 
     `slices` has {split: slice} of the sources whose slices are not the whole splits.
     """
     raw.mkdir(parents=True, exist_ok=True)
+    whole_splits = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
     with tempfile.TemporaryDirectory() as temporary:
-        found = {}
+        fetched = {}
         for name, splits in sources.items():
             folder = Path(temporary, name)
-            whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")} | slices.get(name, {})
-            chosen = ChosenSource(None, Slice(**whole["train"]), Slice(**whole["validation"]))
-            found[name] = chosen, folder, write_fetched(folder, name, per_file, **splits)
-        return compose(raw, "mix", parts_of_mixture(found, weights), weights, "none", NO_RULES)
+            manifest = write_fetched(folder, name, per_file, **splits)
+            own = whole_splits | slices.get(name, {})
+            chosen = ChosenSource(None, Slice(**own["train"]), Slice(**own["validation"]))
+            fetched[name] = chosen, folder, manifest
+        parts = parts_of_mixture(fetched, weights)
+        return compose(raw, "mix", parts, weights, "none", NO_RULES)
 
 
 def mixed(weights: dict[str, float], start_char: int = 0, num_chars: int | None = None) -> dict:
     """Return the training slice of a mixture as sources.yaml has it."""
-    return {"split": "train", "start_char": start_char, "num_chars": num_chars, "weights": weights}
+    return {
+        "split": "train",
+        "start_char": start_char,
+        "num_chars": num_chars,
+        "weights": weights,
+    }

@@ -19,8 +19,12 @@ def sentences(num_documents: int, seed: int = 0) -> list[str]:
     draw = random.Random(seed)
     documents = []
     for _ in range(num_documents):
-        lines = [" ".join(draw.choices(WORDS, k=draw.randrange(4, 12))) for _ in range(draw.randrange(3, 12))]
-        documents.append(" ".join(f"{line.capitalize()}." for line in lines))
+        written = []
+        for _ in range(draw.randrange(3, 12)):
+            num_words = draw.randrange(4, 12)
+            words = draw.choices(WORDS, k=num_words)
+            written.append(" ".join(words).capitalize() + ".")
+        documents.append(" ".join(written))
     return documents
 
 
@@ -34,5 +38,11 @@ def make_texts() -> list[str]:
     """Return texts of many lengths and scripts."""
     draw = random.Random(0)
     words = ["int", " main", "(void)", "\n", "  ", "é", "漢字", "\N{GRINNING FACE}", "<|endoftext|>", "\0", "x" * 50]
-    texts = ["".join(draw.choices(words, k=draw.randrange(1, 200))) for _ in range(300)]
-    return [text + "\ua7ce's" if i % 40 == 7 else text for i, text in enumerate(texts)]
+    texts = []
+    for number in range(300):
+        num_words = draw.randrange(1, 200)
+        text = "".join(draw.choices(words, k=num_words))
+        if number % 40 == 7:
+            text += "\ua7ce's"  # a character that only the newest Unicode has
+        texts.append(text)
+    return texts

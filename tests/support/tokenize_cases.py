@@ -25,9 +25,13 @@ NONE = PRESETS["selections"]["none"]
 END = 256  # the end-of-text id of the vocabulary of BYTES
 TEXT = ["--raw", "raw"]
 AUDIT = [
-    *TEXT, "--tokenizer", "tokenizer", "--train", "out/train.bin", "--validation", "out/validation.bin",
-    "--audit", "audit", "--metrics", "metrics",
-]  # fmt: skip
+    *TEXT,
+    *("--tokenizer", "tokenizer"),
+    *("--train", "out/train.bin"),
+    *("--validation", "out/validation.bin"),
+    *("--audit", "audit"),
+    *("--metrics", "metrics"),
+]
 ALL = {"split": "text", "start_char": 0, "num_chars": None}
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"}
 STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
@@ -48,13 +52,20 @@ def write_raw(texts) -> None:
 
 def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     """Write the shipped parameters with one source `mine` and one tokenizer `t`."""
-    selected = {"data": {"source": "mine"}, "tokenizer": {"name": "t"}, "local": {"path": "texts"}}
-    selected["selection"] = {"name": "none"}
+    selected = {
+        "data": {"source": "mine"},
+        "tokenizer": {"name": "t"},
+        "local": {"path": "texts"},
+        "selection": {"name": "none"},
+    }
     write_json("params.yaml", read_yaml(ROOT / "params.yaml") | selected)
+
     source = {"fetch": fetch, "train": train, "validation": validation, "prompts": [""]}
     write_json("sources.yaml", {"sources": {"mine": source}})
-    tokenizers = {"t": tokenizer or {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}}
-    write_json("presets.yaml", PRESETS | {"selections": {"none": NONE}, "tokenizers": tokenizers})
+
+    tokenizer = tokenizer or {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
+    presets = {"selections": {"none": NONE}, "tokenizers": {"t": tokenizer}}
+    write_json("presets.yaml", PRESETS | presets)
     if not Path("runtime.yaml").exists():
         write_runtime(1, 1000)
 
@@ -92,4 +103,7 @@ def outputs() -> list[str]:
 
 
 def expected_ids(texts) -> np.ndarray:
-    return np.array([i for text in texts for i in [*text.encode("utf-8"), END]], dtype="<u2")
+    ids = []
+    for text in texts:
+        ids += [*text.encode("utf-8"), END]
+    return np.array(ids, dtype="<u2")

@@ -42,9 +42,14 @@ def fuzzed_texts(num_texts: int, seed: int) -> list[str]:
         if kind < 0.8:
             return draw.choice(string.printable) * draw.choice([1, 1, 1, 2, 7])
         code = draw.randrange(0x10000) if kind < 0.9 else draw.randrange(0x110000)
-        return "\ufffd" if 0xD800 <= code < 0xE000 else chr(code)
+        is_surrogate = 0xD800 <= code < 0xE000
+        return "\ufffd" if is_surrogate else chr(code)
 
-    return ["".join(piece() for _ in range(draw.randrange(31))) for _ in range(num_texts)]
+    texts = []
+    for _ in range(num_texts):
+        num_pieces = draw.randrange(31)
+        texts.append("".join(piece() for _ in range(num_pieces)))
+    return texts
 
 
 TEXTS = fuzzed_texts(20_000, seed=1)
@@ -69,30 +74,41 @@ def write_gpt2(folder: Path) -> Path:
 
 def write_gemma_like(folder: Path) -> Path:
     """Write a tokenizer like Gemma's with GEMMA_LIKE_SIZE entries and one special token after them."""
-    letters = "▁" + string.ascii_letters + string.digits + string.punctuation + "é漢字"
+    # The vocabulary: special and added tokens, bytes, letters, and what merges make of two to four letters.
     names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    letters = "▁" + string.ascii_letters + string.digits + string.punctuation + "é漢字"
     pairs = [left + right for left, right in product(string.ascii_lowercase, repeat=2)]
     merges = [*product(letters, letters), *product(pairs, letters), *product(pairs, pairs)]
-    entries = [*names, "\n", "\n\n", "<tag>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
-    entries = dict.fromkeys(entries + [left + right for left, right in merges])
+    merged = [left + right for left, right in merges]
+    entries = dict.fromkeys([*names, "\n", "\n\n", "<tag>", *byte_tokens, *letters, *merged])
     vocab = {entry: index for index, entry in enumerate(list(entries)[:GEMMA_LIKE_SIZE])}
     merges = [(left, right) for left, right in merges if left + right in vocab]
+    model = models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
 
-    backend = tokenizers.Tokenizer(
-        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    )
+    # What is done before and after the merges.
+    backend = tokenizers.Tokenizer(model)
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     spaces = decoders.Replace("▁", " ")
     backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
     backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
-    names.append("<image_soft_token>")
-    backend.add_special_tokens([AddedToken(name, normalized=False) for name in names])
-    backend.add_tokens([AddedToken("\n\n", normalized=False), AddedToken("<tag>", normalized=False)])
+
+    # Tokens that are found in a text as a whole; the last special token comes after the vocabulary.
+    special = [*names, "<image_soft_token>"]
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in special])
+    backend.add_tokens([AddedToken(name, normalized=False) for name in ("\n\n", "<tag>")])
     backend.enable_truncation(5)
     backend.enable_padding()
-    config = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    return save_tokenizer(backend, folder, tokenizer_class="GemmaTokenizer", **config)
+    return save_tokenizer(
+        backend,
+        folder,
+        tokenizer_class="GemmaTokenizer",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+    )
 
 
 def save_tokenizer(backend: tokenizers.Tokenizer, folder: Path, **config) -> Path:

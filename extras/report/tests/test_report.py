@@ -60,56 +60,95 @@ def made_page(*arguments) -> Page:
 
 def test_a_finished_run_is_on_one_page(folder):
     page = made_page("mine.html")
+
     scored = read_json("data/evaluation/details.json")
-    trained = read_json(report.paths.MODEL)
-    assert page.pictures == PICTURES
-    verdict = f"{scored['bits_per_byte']:.3f} ± {scored['bits_per_byte_se']:.3f} bits per byte, 10,240 tokens seen"
     low, high = scored["bits_per_byte_interval"]
+    verdict = f"{scored['bits_per_byte']:.3f} ± {scored['bits_per_byte_se']:.3f} bits per byte, 10,240 tokens seen"
     assert verdict in page.words
-    assert f"bits_per_byte_interval {low:.4f} to {high:.4f}" in page.words and "not evaluated" not in page.words
+    assert f"bits_per_byte_interval {low:.4f} to {high:.4f}" in page.words
+    assert "not evaluated" not in page.words
+    assert page.pictures == PICTURES
     assert page.words.count("1. (no prompt), cut after 8 tokens") == 1
-    for sha256 in (trained["best"]["sha256"], read_json("data/processed_datasets/train.json")["sha256"]):
-        assert sha256 in page.words
+
+
+def test_the_page_names_the_weights_and_the_tokens(folder):
+    page = made_page()
+
+    assert read_json(report.paths.MODEL)["best"]["sha256"] in page.words
+    assert read_json("data/processed_datasets/train.json")["sha256"] in page.words
+
+
+def test_the_page_needs_nothing_but_itself(folder):
+    page = made_page()
+
     assert not {"script", "link", "iframe", "object", "base"} & set(page.tags)
-    assert "url(" not in page.text and "@import" not in page.text and "prefers-color-scheme: dark" in page.text
+    assert "url(" not in page.text
+    assert "@import" not in page.text
     for name, value in page.attributes:
-        assert not name.startswith("on") and name not in ("href", "srcset", "data")
-        assert name != "src" or value.startswith("data:image/png;base64,iVBOR")
+        assert not name.startswith("on")
+        assert name not in ("href", "srcset", "data")
+        if name == "src":
+            assert value.startswith("data:image/png;base64,iVBOR")
+
+
+def test_the_page_has_colours_for_the_dark(folder):
+    assert "prefers-color-scheme: dark" in made_page().text
+
+
+def test_the_same_run_gives_the_same_page(folder):
     assert made_page().text == made_page().text
 
 
-def commit(folder: Path, *names: str) -> None:
-    """Commit files of a folder that git knows."""
-    for command in (["add", *names], ["commit", "-q", "-m", "run"]):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+def commit_run() -> None:
+    """Commit the run in the working directory."""
+    for command in (["add", "dvc.lock", "metrics"], ["commit", "-q", "-m", "run"]):
+        subprocess.run(["git", *command], check=True)
 
 
-def test_the_page_begins_with_the_comparison_to_the_committed_run(folder):
+def headline(page: Page) -> str:
+    """Return the paragraph after the title."""
+    return re.search(r"<h1>[^<]*</h1>\s*<p class=\"verdict\">([^<]*)</p>", page.text)[1]
+
+
+def test_a_run_without_a_committed_one_is_not_compared(folder):
     """The fixture's commit has the parameters and no dvc.lock."""
-    begins = r"<h1>[^<]*</h1>\s*<p class=\"verdict\">([^<]*)</p>"
-    assert re.search(begins, made_page().text)[1] == "Not compared: this folder has no commit with a dvc.lock."
-    commit(folder, "dvc.lock", "metrics")
-    same = made_page()
-    assert re.search(begins, same.text)[1] == "Bitwise identical to the committed run (all 19 outputs)."
-    assert "committed this run" not in same.words
+    page = made_page()
 
-    # Another run: a parameter, outputs and a metric differ.
+    assert headline(page) == "Not compared: this folder has no commit with a dvc.lock."
+
+
+def test_the_committed_run_is_identical_to_itself(folder):
+    commit_run()
+
+    page = made_page()
+
+    assert headline(page) == "Bitwise identical to the committed run (all 19 outputs)."
+    assert "committed this run" not in page.words
+
+
+def test_another_run_is_compared_with_the_committed_one(folder):
+    """A parameter, the outputs of training and a metric differ."""
+    commit_run()
     lock = read_yaml("dvc.lock")
-    lock["stages"]["train"]["params"]["params.yaml"]["train"]["peak_lr"] = 0.5
-    made = [out["path"] for out in lock["stages"]["train"]["outs"]]
+    train = lock["stages"]["train"]
+    train["params"]["params.yaml"]["train"]["peak_lr"] = 0.5
+    changed = [out["path"] for out in train["outs"]]
     for stage in lock["stages"].values():
         for entry in [*stage["deps"], *stage["outs"]]:
-            if entry["path"] in made:
+            if entry["path"] in changed:
                 entry["md5"] = "0" * 32
     write_text("dvc.lock", json.dumps(lock))
     metrics = read_json("metrics/eval.json")
-    write_json("metrics/eval.json", metrics | {"bits_per_byte": metrics["bits_per_byte"] + 0.25})
-    other = made_page()
-    headline = re.search(begins, other.text)[1]
-    assert headline == "Another run than the committed one: 1 of its parameters changed; 4 of 19 outputs differ."
-    assert "train.peak_lr 0.0100 0.5000 0.4900" in other.words
-    assert re.search(r"bits_per_byte [\d.]+ [\d.]+ 0\.2500", other.words)
-    assert other.words.index("train.peak_lr 0.0100") < other.words.index("± is one standard error")
+    metrics["bits_per_byte"] += 0.25
+    write_json("metrics/eval.json", metrics)
+
+    page = made_page()
+
+    assert "1 of its parameters changed" in headline(page)
+    assert "4 of 19 outputs differ" in headline(page)
+    assert "train.peak_lr 0.0100 0.5000 0.4900" in page.words
+    assert re.search(r"bits_per_byte [\d.]+ [\d.]+ 0\.2500", page.words)
+    assert page.words.index("train.peak_lr 0.0100") < page.words.index("± is one standard error")
 
 
 def test_an_evaluation_of_former_text_is_left_out(folder):
@@ -128,35 +167,54 @@ def test_an_evaluation_of_former_text_is_left_out(folder):
 
 def test_parameters_and_hashes_are_folded(folder):
     text = made_page().text
-    folded = re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", text, re.S)
-    assert [bool(re.search("parameters|SHA-256", summary)) for summary, _ in folded] == [True, True]
+
+    (parameters, shown_parameters), (hashes, shown_hashes) = re.findall(
+        r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", text, re.S
+    )
     outside = re.sub(r"<details>.*?</details>", "", text, flags=re.S)
-    assert "train.peak_lr" in folded[0][1] and "train.peak_lr" not in outside
-    assert read_json(report.paths.MODEL)["best"]["sha256"] in folded[1][1]
-    assert read_json(report.paths.MODEL)["best"]["sha256"] not in outside
+    sha256 = read_json(report.paths.MODEL)["best"]["sha256"]
+    assert "parameters" in parameters
+    assert "train.peak_lr" in shown_parameters
+    assert "train.peak_lr" not in outside
+    assert "SHA-256" in hashes
+    assert sha256 in shown_hashes
+    assert sha256 not in outside
 
 
 def test_a_run_in_progress_shows_its_curve(folder):
     shutil.rmtree("data/models")
-    lines = Path("plots/validation.csv").read_text().splitlines()
-    write_text("plots/validation.csv", "\n".join(lines[:3]) + "\n")
+    lines = Path("plots/validation.csv").read_text().splitlines()[:3]
+    write_text("plots/validation.csv", "\n".join(lines) + "\n")
+
     page = made_page()
+
     loss = float(lines[2].split(",")[2])
     assert "Not compared with the committed run: this one is not finished." in page.words
-    assert f"Not finished: {loss:.3f} nats per token on validation text after 5,120 of 10,240 tokens" in page.words
-    assert page.pictures == ["training", "optimization"] and "not evaluated yet" in page.words
-    assert "bits_per_byte" not in page.words and "Samples" not in page.words and "tokens_seen" in page.words
+    assert f"Not finished: {loss:.3f} nats per token" in page.words
+    assert "after 5,120 of 10,240 tokens" in page.words
+    assert "not evaluated yet" in page.words
+    assert page.pictures == ["training", "optimization"]
+
+
+def test_a_run_in_progress_shows_no_result_of_a_former_one(folder):
+    shutil.rmtree("data/models")
+
+    page = made_page()
+
+    assert "bits_per_byte" not in page.words
+    assert "Samples" not in page.words
+    assert "tokens_seen" in page.words
 
 
 def test_a_trained_model_that_is_not_evaluated_yet(folder):
     scored = read_json("data/evaluation/details.json")
     write_json("data/evaluation/details.json", scored | {"weights_sha256": "0" * 12})
+
     page = made_page()
-    assert (
-        "Trained: " in page.words
-        and "not evaluated yet" in page.words
-        and page.pictures == ["training", "optimization"]
-    )
+
+    assert "Trained: " in page.words
+    assert "not evaluated yet" in page.words
+    assert page.pictures == ["training", "optimization"]
     assert f"{scored['perplexity']:.4f}" not in page.words
 
 
@@ -166,8 +224,11 @@ def test_text_from_outside_is_escaped_and_copies_are_marked(folder):
     described = read_json(path)
     described["samples"][1]["pieces"] = [[evil, 9], [" new ", 0], ["long", 20]]
     write_json(path, described)
+
     page = made_page()
-    assert "script" not in page.tags and page.pictures == PICTURES
+
+    assert "script" not in page.tags
+    assert page.pictures == PICTURES
     assert "<script>alert(1)</script><img src=http://example.org> ## 7 ```text &amp; new long" in page.words
     assert '&amp;amp;</u> new <u class="longest" title="copy of 20 tokens">long</u></pre>' in page.text
 
@@ -175,9 +236,13 @@ def test_text_from_outside_is_escaped_and_copies_are_marked(folder):
 def test_changed_parameters_are_named(folder):
     params = read_yaml("params.yaml")
     recorded = {"train": {**params["train"], "peak_lr": 0.5}, "model.name": "micro"}
-    write_text("dvc.lock", json.dumps({"stages": {"train": {"params": {"params.yaml": recorded}}}}))
+    lock = {"stages": {"train": {"params": {"params.yaml": recorded}}}}
+    write_text("dvc.lock", json.dumps(lock))
+
     words = made_page().words
-    assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words and words.count(", was ") == 1
+
+    assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words
+    assert words.count(", was ") == 1
 
 
 def test_a_run_without_samples_has_no_section_of_them(folder):
@@ -185,4 +250,5 @@ def test_a_run_without_samples_has_no_section_of_them(folder):
 
     words = made_page().words
 
-    assert "Samples" not in words and "Seed 1." not in words
+    assert "Samples" not in words
+    assert "Seed 1." not in words

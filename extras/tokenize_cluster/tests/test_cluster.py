@@ -21,6 +21,7 @@ from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
 from support import ROOT
+from support.damage import flip
 from support.stages import work_in_copy
 from support.texts import make_texts
 
@@ -44,8 +45,10 @@ def write_raw(files) -> None:
 
 def set_slice(start_char: int, num_chars: int | None) -> None:
     """Set the training slice; validation is in another split."""
-    slices = {"train": {"split": "text", "start_char": start_char, "num_chars": num_chars}}
-    slices["validation"] = {"split": "other", "start_char": 0, "num_chars": None}
+    slices = {
+        "train": {"split": "text", "start_char": start_char, "num_chars": num_chars},
+        "validation": {"split": "other", "start_char": 0, "num_chars": None},
+    }
     write_json("params.yaml", {"data": {"source": "test"}})
     write_json("sources.yaml", {"sources": {"test": slices}})
 
@@ -70,8 +73,9 @@ def project(template, tmp_path, monkeypatch):
 
 
 def plan(text_slice=WHOLE, num_ranks=3, chunk_chars=1000):
-    inputs = (Path("data", name) for name in ("raw", "tokenizer"))
-    return plan_ranks(*inputs, text_slice, Path("ranks"), chunk_chars, num_ranks)
+    raw = Path("data/raw")
+    tokenizer = Path("data/tokenizer")
+    return plan_ranks(raw, tokenizer, text_slice, Path("ranks"), chunk_chars, num_ranks)
 
 
 def run(job) -> list[int]:
@@ -90,38 +94,56 @@ def assert_same_as_one_process() -> None:
     assert OUT.read_bytes() == Path("single.bin").read_bytes()
 
 
-TOTAL = sum(map(len, TEXTS))
-FIRST = sum(map(len, FILES[0]))
+TOTAL = sum(len(text) for text in TEXTS)
+FIRST = sum(len(text) for text in FILES[0])
 
 
 @pytest.mark.parametrize(
     ("start_char", "num_chars", "num_ranks"),
-    [(0, None, 1), (FIRST, None, 100), (FIRST - 1, 2, 100), (FIRST // 2, TOTAL // 2, 3)],
+    [
+        (0, None, 1),
+        (FIRST, None, 100),
+        (FIRST - 1, 2, 100),
+        (FIRST // 2, TOTAL // 2, 3),
+    ],
 )
 def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
     set_slice(start_char, num_chars)
     job = plan(Slice("text", start_char, num_chars), num_ranks)
-    assert len(job.ranks) <= min(num_ranks, len(FILES) - 1)
+
     run(job)
     join_ranks(job, OUT)
+
+    assert len(job.ranks) <= min(num_ranks, len(FILES) - 1)
     assert_same_as_one_process()
 
 
 def test_ranks_have_similar_bytes():
-    write_raw([TEXTS[:200], *(TEXTS[i : i + 20] for i in range(200, 260, 20))])
-    assert [rank.row_groups for rank in plan(num_ranks=2).ranks] == [range(1), range(1, 4)]
+    large = TEXTS[:200]
+    small = [TEXTS[start : start + 20] for start in range(200, 260, 20)]
+    write_raw([large, *small])
+
+    ranks = plan(num_ranks=2).ranks
+
+    assert [rank.row_groups for rank in ranks] == [range(1), range(1, 4)]
 
 
-def test_a_slice_without_documents_and_one_after_the_end_are_refused():
-    longest = max(range(len(TEXTS)), key=lambda i: len(TEXTS[i]))
-    begin = sum(map(len, TEXTS[:longest]))
-    job = plan(Slice("text", begin + 1, 3))
+def test_a_slice_without_documents_is_refused():
+    """It is inside the longest document."""
+    longest = max(TEXTS, key=len)
+    texts_before = TEXTS[: TEXTS.index(longest)]
+    start = sum(len(text) for text in texts_before) + 1
+    job = plan(Slice("text", start, 3))
     run(job)
-    with pytest.raises(DataError, match=f"no document of split 'text' begins in characters {begin + 1} to {begin + 4}"):
+
+    with pytest.raises(DataError, match=f"no document .* begins in characters {start} to {start + 3}"):
         join_ranks(job, OUT)
+    assert not OUT.exists()
+
+
+def test_a_slice_after_the_end_is_refused():
     with pytest.raises(DataError, match="start_char is"):
         plan(Slice("text", TOTAL, None))
-    assert not OUT.exists()
 
 
 def replace_text() -> None:
@@ -144,6 +166,11 @@ def other_versions(name: str) -> list:
     return [SimpleNamespace(version="9.9")]
 
 
+def times_of(job, numbers) -> list[int]:
+    """Return when the files of these ranks were written."""
+    return [job.path(job.ranks[number]).stat().st_mtime_ns for number in numbers]
+
+
 @pytest.mark.parametrize(
     ("change", "again"),
     [
@@ -156,14 +183,19 @@ def other_versions(name: str) -> list:
         (lambda patch: Path("ranks/rank-00003.bin").unlink(), [3]),
         (lambda patch: Path("ranks/rank-00000.json").write_text("{"), [0]),
     ],
+    ids=["nothing", "text", "tokenizer", "versions", "code", "truncated", "missing", "record"],
 )
 def test_a_restart_repeats_only_what_has_changed(monkeypatch, change, again):
     run(plan(num_ranks=100))
     change(monkeypatch)
     job = plan(num_ranks=100, chunk_chars=777)  # which changes no byte
-    times = {rank.number: job.path(rank).stat().st_mtime_ns for rank in job.ranks if rank.number not in again}
-    assert run(job) == again
-    assert {number: job.path(job.ranks[number]).stat().st_mtime_ns for number in times} == times
+    kept = [rank.number for rank in job.ranks if rank.number not in again]
+    before = times_of(job, kept)
+
+    repeated = run(job)
+
+    assert repeated == again
+    assert times_of(job, kept) == before
     join_ranks(job, OUT)
     assert_same_as_one_process()
 
@@ -171,10 +203,9 @@ def test_a_restart_repeats_only_what_has_changed(monkeypatch, change, again):
 def test_a_rank_with_changed_bytes_is_not_joined():
     job = plan()
     run(job)
-    content = bytearray(job.path(job.ranks[2]).read_bytes())
-    content[7] ^= 1
-    job.path(job.ranks[2]).write_bytes(content)
-    with pytest.raises(IntegrityError, match=r"rank-00002\.bin: sha256 is .* remove it, and run the same command"):
+    flip(job.path(job.ranks[2]))
+
+    with pytest.raises(IntegrityError, match=r"rank-00002\.bin: sha256 .* remove it"):
         join_ranks(job, OUT)
     assert not OUT.exists()
 
@@ -188,9 +219,13 @@ def run_tool(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
 
 
 def test_two_local_workers_give_the_bytes_of_one_process_and_repeat_nothing():
-    assert "4 of 4 ranks to tokenize" in run_tool("--ranks", "100", "--workers", "2").stdout
+    first = run_tool("--ranks", "100", "--workers", "2")
+    assert "4 of 4 ranks to tokenize" in first.stdout
     assert_same_as_one_process()
     Path("ranks/train/rank-00003.bin").unlink()
-    done = run_tool("--ranks", "100", "--workers", "2")
-    assert "1 of 4 ranks to tokenize" in done.stdout and "`dvc commit -f tokenize_train`" in done.stdout
+
+    again = run_tool("--ranks", "100", "--workers", "2")
+
+    assert "1 of 4 ranks to tokenize" in again.stdout
+    assert "`dvc commit -f tokenize_train`" in again.stdout
     assert_same_as_one_process()
