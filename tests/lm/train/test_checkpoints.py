@@ -4,6 +4,8 @@ import concurrent.futures
 import json
 import os
 import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -165,12 +167,53 @@ def test_the_oldest_runs_are_deleted(tmp_path):
     assert names(tmp_path) == ["b"]
 
 
+def test_the_current_run_is_not_deleted_for_one_that_was_used_later(tmp_path):
+    prune_runs(tmp_path, tmp_path / "a", keep=2)
+    prune_runs(tmp_path, tmp_path / "other", keep=2)
+    tomorrow = time.time() + 86_400
+    os.utime(tmp_path / "other", (tomorrow, tomorrow))
+
+    prune_runs(tmp_path, tmp_path / "a", keep=1)
+
+    assert names(tmp_path) == ["a", "other"]
+
+
+def test_a_kill_leaves_no_half_of_a_run_and_the_next_run_deletes_the_rest(tmp_path, monkeypatch):
+    prune_runs(tmp_path, tmp_path / "a", keep=1)
+    (tmp_path / "a" / "done").mkdir()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.shutil, "rmtree", lambda *arguments, **options: None)  # killed before it does much
+        prune_runs(tmp_path, tmp_path / "b", keep=1)
+    assert names(tmp_path) == [".a.tmp", "b"]
+
+    prune_runs(tmp_path, tmp_path / "b", keep=5)
+    assert names(tmp_path) == ["b"]
+
+
 def test_a_folder_in_use_is_not_deleted(tmp_path):
     prune_runs(tmp_path, tmp_path / "a", keep=1)
     with output_lock(tmp_path / "a"):
         prune_runs(tmp_path, tmp_path / "b", keep=1)
         assert names(tmp_path) == ["a", "b"]
     prune_runs(tmp_path, tmp_path / "b", keep=1)
+    assert names(tmp_path) == ["b"]
+
+
+def test_a_folder_that_is_deleted_while_its_age_is_read_ends_no_run(tmp_path, monkeypatch):
+    prune_runs(tmp_path, tmp_path / "a", keep=2)
+    is_dir = Path.is_dir
+
+    def is_dir_until_it_is_deleted(path):
+        found = is_dir(path)
+        if path.name == "a":
+            path.rmdir()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_dir", is_dir_until_it_is_deleted)
+        prune_runs(tmp_path, tmp_path / "b", keep=1)
+
     assert names(tmp_path) == ["b"]
 
 
@@ -205,6 +248,7 @@ def test_an_interval_of_0_asks_for_a_checkpoint_after_every_step():
         (40, 1, 0, {20}),
         (40, 3, 32, {10, 20, 30, 32}),
         (42, 3, 30, {10, 20, 30}),  # of 10 validations, 5 steps apart, the last after 2 steps
+        (42, 2, 0, {15, 30}),
         (10, 1, 0, {5}),
         (10, 3, 8, {5, 8}),  # there is only one validation between the first and the last
         (5, 3, 0, set()),

@@ -1,5 +1,7 @@
 """A longer run continues a shorter one from before its learning rate fell, with the bits of a run of its own."""
 
+import errno
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -139,6 +141,44 @@ def test_a_run_begins_with_the_last_checkpoint_before_its_rate_falls(other, caps
         assert (state and state["step"]) == expected
         said = f"up to step {expected}\n" if expected else "it has no checkpoint up to step 3"
         assert said in capsys.readouterr().out
+
+
+def test_a_run_that_is_half_deleted_is_not_extended(other):
+    """`prune_runs` renames a folder before it deletes it."""
+    run = other.with_name("run")
+    other.rename(other.with_name(".other.tmp"))
+
+    extend(run, "same", params(9))
+
+    assert load_newest_checkpoint(run) is None
+
+
+def test_a_run_of_which_no_other_length_exists_says_nothing(other, capsys):
+    extend(other.with_name("run"), "another", params(9))
+
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_that_was_killed_while_it_was_extended_is_extended_again(other):
+    """It has the checkpoint, and no record of it yet."""
+    run = other.with_name("run")
+    os.link(Checkpoint(other, 9).path, Checkpoint(run, 9).path)
+
+    extend(run, "same", params(9))
+
+    assert load_newest_checkpoint(run)["step"] == 9
+
+
+def test_a_checkpoint_is_copied_where_the_disk_has_no_hard_links(other, monkeypatch):
+    def no_links(source, target):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    run = other.with_name("run")
+
+    extend(run, "same", params(9))
+
+    assert load_newest_checkpoint(run)["step"] == 9
 
 
 def test_a_run_with_a_checkpoint_of_its_own_or_of_other_values_is_not_extended(other):
