@@ -1,4 +1,4 @@
-"""The schedule counts optimizer steps and never rises after the warm-up."""
+"""Each parameter has its optimizer, and each optimizer is its definition."""
 
 import pytest
 import torch
@@ -6,35 +6,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from lm.core.params import read_yaml
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import AdamW, Muon, NgramAdamW, build_optimizers, orthogonalize
 from lm.train.preflight import muon_flops
 from lm.train.state import TrainingState
-from lm.train.step import learning_rate, update_weights
-from support import ROOT
+from lm.train.step import update_weights
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
-
-
-def rates(schedule, max_steps=100, warmup_steps=10, decay_fraction=0.4):
-    tokens = dict(batch_tokens=1024, micro_batch_tokens=1024, max_tokens=1024 * max_steps)
-    values = dict(tokens, warmup_steps=warmup_steps, peak_lr=1.0, min_lr=0.1)
-    params = {
-        **read_yaml(ROOT / "params.yaml")["train"],
-        **values,
-        "schedule": schedule,
-        "decay_fraction": decay_fraction,
-    }
-    return [learning_rate(step, TrainParams(**params)) for step in range(max_steps)]
-
-
-def test_wsd_stays_at_the_peak():
-    values = rates("wsd")
-    assert values[10:61] == [1.0] * 51
-    assert values[80] == pytest.approx(0.1 + 0.9 * 0.5)
 
 
 class Tiny(nn.Module):

@@ -12,17 +12,16 @@ import pytest
 import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
-from lm.core.params import read_yaml
 from lm.model.machine import pick_device
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
-from lm.train.config import TrainParams, read_params
+from lm.train.config import read_params
 from lm.train.preflight import check_run, reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
-from support import ROOT
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import ARGUMENTS, clear, fresh_training, make_training, only_run, run_stage, set_runtime
+from support.train_params import train_params
 
 STEPS = 50
 STOP = 20  # the step in which ranks are asked to stop
@@ -200,8 +199,9 @@ def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, rank
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(changes, world, sentence):
-    reject_unequal_rows(train_params(seq_len=16, batch_tokens=128, micro_batch_tokens=16), World(0, 4))
-    params = train_params(**{"seq_len": 16, "batch_tokens": 128, "micro_batch_tokens": 32} | changes)
+    reject_unequal_rows(train_params(micro_batch_tokens=16), World(0, 4))
+    params = train_params(**{"micro_batch_tokens": 32} | changes)
+
     with pytest.raises(ParamsError, match=sentence):
         reject_unequal_rows(params, world)
 
@@ -289,7 +289,3 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     assert pick_device(1) == torch.device("cuda", 1)
     with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
         pick_device(2)
-
-
-def train_params(**values):
-    return TrainParams(**{**read_yaml(ROOT / "params.yaml")["train"], **values})

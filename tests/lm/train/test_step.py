@@ -18,7 +18,6 @@ from lm.exact.order import GRADIENT_UNIT
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train import step
-from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import TrainingState
@@ -40,36 +39,11 @@ from lm.train.step import (
 )
 from support import ROOT
 from support.model_cases import optimizer_params
+from support.train_params import train_params
 from support.workspace import MICRO_MODEL
 
 CPU = torch.device("cpu")
 IDS = (np.arange(3000) * 7919 % 61 % 50).astype(np.uint16)  # learnable: a fixed cycle
-
-
-@dataclasses.dataclass(frozen=True)
-class Params:
-    seq_len: int = 16
-    batch_tokens: int = 128
-    micro_batch_tokens: int = 128
-    max_steps: int = 12
-    warmup_steps: int = 2
-    peak_lr: float = 0.02
-    min_lr: float = 0.0
-    schedule: str = "wsd"
-    decay_fraction: float = 0.4
-    grad_clip: float = 1.0
-    sampled_vocab_size: int | None = None
-    log_every_steps: int = 3
-    patience_evals: int | None = None
-    divergence_nats: float | None = None
-    eval_tokens: int = 100
-    seed: int = 1
-    numerics: str = "exact"
-    compile: bool = False
-
-    batch_size = TrainParams.batch_size
-    micro_batch_size = TrainParams.micro_batch_size
-    decay_begins = TrainParams.decay_begins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +60,7 @@ def new_state(optimizer="muon", numerics="exact"):
 
 def run(state, params=None, until=None):
     """Take the steps of src/train.py, without its validations, checkpoints and display."""
-    params = params or Params()
+    params = params or train_params()
     windows = TokenWindows(IDS, params.seq_len, params.batch_size, seed=1)
     batches = prefetch(windows, range(state.step, params.max_steps), CPU)
     while not is_finished(state, params) and state.step != until:
@@ -99,7 +73,7 @@ def run(state, params=None, until=None):
 
 
 def validate(state, loss):
-    record_validation(state, loss, Params())
+    record_validation(state, loss, train_params())
 
 
 def same(first, second):
@@ -108,13 +82,13 @@ def same(first, second):
 
 
 def test_each_step_samples_other_entries_and_the_loss_falls():
-    params = Params(sampled_vocab_size=20, max_steps=60)
+    params = train_params(sampled_vocab_size=20, max_steps=60)
     first, second, third = (uniform_draws(step, params) for step in (0, 1, 0))
     assert first.shape == (20,) and torch.equal(first, third) and not torch.equal(first, second)
     assert not torch.equal(first, uniform_draws(0, dataclasses.replace(params, seed=2)))
-    assert uniform_draws(0, Params()) is None
+    assert uniform_draws(0, train_params()) is None
     state = run(new_state(), params)
-    full = run(new_state(), Params(max_steps=60))
+    full = run(new_state(), train_params(max_steps=60))
     assert not same(state, full)
     losses = [row[3] for row in state.history.train]
     assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
@@ -122,7 +96,7 @@ def test_each_step_samples_other_entries_and_the_loss_falls():
 
 
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
-    params = Params(sampled_vocab_size=20)
+    params = train_params(sampled_vocab_size=20)
     taken = []
 
     def recording_average(*given):
@@ -180,18 +154,19 @@ def test_micro_batches_give_the_gradients_of_the_batch():
     ],
 )
 def test_the_micro_batches_of_a_rank_are_equal(num_rows, micro_batch_size, rows):
-    params = Params(micro_batch_tokens=16 * micro_batch_size)
+    params = train_params(micro_batch_tokens=16 * micro_batch_size)
 
     assert micro_batch_rows(num_rows, params) == rows
 
 
 def test_rows_that_the_micro_batch_does_not_divide_count_alike():
-    """A rank with six rows, and a micro-batch of four."""
+    """A rank of two has six rows of a batch of twelve, and a micro-batch has four."""
     x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 6, seed=1).batch(0))
     losses = []
     norms = []
     for micro_batch_size in (6, 4):
-        params = Params(numerics="fast", micro_batch_tokens=16 * micro_batch_size)
+        lengths = {"batch_tokens": 16 * 12, "micro_batch_tokens": 16 * micro_batch_size}
+        params = train_params(numerics="fast", **lengths)
         loss, norm = compute_gradients(new_state(numerics="fast"), (x, y), params, torch.float32)
         losses.append(loss)
         norms.append(norm)
@@ -290,7 +265,7 @@ def test_gradients_above_the_limit_are_scaled_to_it(numerics, micro_batch_tokens
     def gradients(limit: float) -> tuple[torch.Tensor, float]:
         """Return all gradients of a step in one tensor, and the norm that they had."""
         state = new_state(numerics=numerics)
-        params = Params(grad_clip=limit, numerics=numerics, micro_batch_tokens=micro_batch_tokens)
+        params = train_params(grad_clip=limit, numerics=numerics, micro_batch_tokens=micro_batch_tokens)
         _, norm = compute_gradients(state, batch, params, torch.float32)
         return torch.cat([p.grad.flatten() for p in state.model.parameters()]).double(), norm
 
@@ -325,7 +300,7 @@ def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
 
 
 def test_a_row_of_the_curve_averages_its_interval():
-    single = run(new_state(), Params(log_every_steps=1)).history.train
+    single = run(new_state(), train_params(log_every_steps=1)).history.train
     averaged = run(new_state()).history.train
     assert [row[0] for row in averaged] == [3, 6, 9, 12]
     assert [row[1] for row in averaged] == [384, 768, 1152, 1536]
@@ -337,11 +312,11 @@ def test_a_row_of_the_curve_averages_its_interval():
 @pytest.mark.parametrize(("loss", "grad_norm"), [(math.nan, 1.0), (2.0, math.nan), (2.0, math.inf), (-math.inf, 1.0)])
 def test_a_step_that_is_not_finite_names_its_windows(loss, grad_norm):
     windows = TokenWindows(IDS, 16, 8, seed=1)
-    check_finite(2.0, 1e30, new_state(), windows, Params())
+    check_finite(2.0, 1e30, new_state(), windows, train_params())
     with pytest.raises(
         DivergedError, match=rf"loss {loss}, gradient norm {grad_norm}, windows \[{windows.starts(0)[0]}, "
     ):
-        check_finite(loss, grad_norm, new_state(), windows, Params())
+        check_finite(loss, grad_norm, new_state(), windows, train_params())
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update():
@@ -360,7 +335,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
 
 
 def test_a_rise_of_the_loss_ends_the_run():
-    wild = Params(peak_lr=6.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
+    wild = train_params(peak_lr=6.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
     losses = [row[3] for row in run(new_state(), wild).history.train]
     first = next(i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5)
     with pytest.raises(DivergedError, match=rf"diverged at step {(first + 1) * 3}: .*divergence_nats 0\.5"):
@@ -373,12 +348,12 @@ def test_a_loss_is_compared_with_the_lowest_one(losses, diverged):
     state.history.train = [[3 * i, 384 * i, 0.01, loss, 1.0] for i, loss in enumerate(losses, start=1)]
     expected = pytest.raises(DivergedError, match=r"at step 9: loss 3\.750, 3\.000 before")
     with expected if diverged else contextlib.nullcontext():
-        check_divergence(state, Params(divergence_nats=0.5))
+        check_divergence(state, train_params(divergence_nats=0.5))
 
 
 def test_patience_ends_the_run(tmp_path):
     state = new_state()
-    params = Params(patience_evals=2)
+    params = train_params(patience_evals=2)
     validate(state, 2.0)
     for loss in (1.5, 1.6, 1.5):  # equal is not better
         run(state, params, until=state.step + 1)
@@ -387,7 +362,7 @@ def test_patience_ends_the_run(tmp_path):
     resumed = new_state()
     resumed.restore(state.as_dict())
     assert run(resumed, params).step == 3
-    assert run(resumed, Params()).step == 12
+    assert run(resumed, train_params()).step == 12
 
 
 def test_the_best_weights_are_kept():
@@ -432,7 +407,7 @@ class EchoModel:
 def test_ranks_share_the_validation_windows(monkeypatch, world_size, batch_sizes):
     """Of 20 windows each rank scores equally many batches of 8, as sharded weights need it."""
     tokens = Tokens(np.arange(1600).astype(np.uint16))
-    params = Params(batch_tokens=16 * 32, micro_batch_tokens=16 * 8, eval_tokens=16 * 20)
+    params = train_params(batch_tokens=16 * 32, micro_batch_tokens=16 * 8, eval_tokens=16 * 20)
     gathered = []
     monkeypatch.setattr(World, "all_gather_losses", lambda world, losses: gathered.append(losses) or losses)
     models = [EchoModel() for _ in range(world_size)]
@@ -448,7 +423,7 @@ def test_ranks_share_the_validation_windows(monkeypatch, world_size, batch_sizes
 
 def test_a_validation_is_the_mean_of_its_tokens_in_float64():
     ids = np.random.default_rng(0).integers(60_000, 65_536, 16 * 999 + 1).astype(np.uint16)
-    params = Params(eval_tokens=len(ids), micro_batch_tokens=16 * 7)
+    params = train_params(eval_tokens=len(ids), batch_tokens=16 * 7, micro_batch_tokens=16 * 7)
     loss = validation_loss(TrainingState(EchoModel(), []), Tokens(ids), params, torch.float32)
     assert loss == sum(ids[: 16 * 999].tolist()) / (16 * 999)
 
@@ -464,14 +439,14 @@ def test_a_smaller_last_batch_of_a_validation_needs_no_graph_of_its_own():
     torch._dynamo.reset()
     state.model.compile(backend=recording_backend)
     settings = {"micro_batch_tokens": 4 * 16, "numerics": "fast"}
-    validation_loss(state, Tokens(), Params(compile=True, eval_tokens=8 * 16, **settings), torch.float32)
+    validation_loss(state, Tokens(), train_params(compile=True, eval_tokens=8 * 16, **settings), torch.float32)
     num_graphs = len(graphs)
 
-    loss = validation_loss(state, Tokens(), Params(compile=True, eval_tokens=10 * 16, **settings), torch.float32)
+    loss = validation_loss(state, Tokens(), train_params(compile=True, eval_tokens=10 * 16, **settings), torch.float32)
 
     assert len(graphs) == num_graphs > 0
     wanted = validation_loss(
-        new_state(numerics="fast"), Tokens(), Params(eval_tokens=10 * 16, **settings), torch.float32
+        new_state(numerics="fast"), Tokens(), train_params(eval_tokens=10 * 16, **settings), torch.float32
     )
     assert loss == pytest.approx(wanted, abs=1e-6)
 
@@ -509,7 +484,7 @@ class LateModel(EchoModel):
 def test_a_validation_waits_for_the_device_when_all_batches_have_begun():
     model = LateModel()
 
-    validation_loss(TrainingState(model, []), Tokens(), Params(eval_tokens=20 * 16), torch.float32)
+    validation_loss(TrainingState(model, []), Tokens(), train_params(eval_tokens=20 * 16), torch.float32)
 
     assert model.waits[0] == len(model.batch_sizes) == 3
 
@@ -521,7 +496,7 @@ def test_losses_are_the_golden_ones():
 
 
 def golden_losses():
-    params = Params(log_every_steps=1)
+    params = train_params(log_every_steps=1)
     return {name: [row[3] for row in run(new_state(name), params).history.train] for name in ("muon", "adamw")}
 
 
