@@ -1,6 +1,5 @@
 """What the train stage prints and writes, and what it refuses with which exit code and sentence."""
 
-import json
 import re
 import shutil
 import time
@@ -12,19 +11,21 @@ import torch
 
 import eval as eval_stage
 import train as train_stage
+from lm.core.files import read_json
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection
 from lm.exact.threads import ThreadTuner
 from lm.model.config import ModelConfig
 from lm.model.gemma3 import count_parameters, flops_per_token
-from lm.tokenizer.build import write_trained_bpe
 from lm.tokens.tokenfile import open_tokens
 from lm.train.checkpoints import list_checkpoints
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
 from lm.train.step import learning_rate
-from support.train_cases import ARGUMENTS, TOKENIZER, restored, results, set_runtime, write_ids
-from support.workspace import Workspace
+from support.train_cases import ARGUMENTS, TOKENIZER, clear, only_run, restored, results, set_runtime, write_ids
+from support.workspace import SMALL, Workspace
+
+BATCH_TOKENS = SMALL["train.batch_tokens"]
 
 
 @pytest.fixture(scope="module")
@@ -37,78 +38,150 @@ def template(tmp_path_factory):
 
 @pytest.fixture
 def workspace(template, monkeypatch):
-    """The small copy as the current directory, with token files of a fixed cycle and its own parameters."""
+    """The small copy as the current directory, with its own parameters and without what other tests have made.
+
+    Its token files have a fixed cycle.
+    """
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(template.folder)
+    clear()
     write_ids("train.bin", 3000)
     write_ids("validation.bin", 700)
     with restored("params.yaml", "presets.yaml", "runtime.yaml"):
         yield template
 
 
+def train() -> str:
+    """Train the run of the current directory; return the fingerprint of the run."""
+    assert train_stage.main(ARGUMENTS) == 0
+    return read_json(Path("data/models/model.json"))["fingerprint"]
+
+
+def change_training(workspace: Workspace, **values) -> None:
+    """Change parameters of the section `train`."""
+    workspace.change(**{f"train.{name}": value for name, value in values.items()})
+
+
+def read_curve(path: str, columns: range | None = None) -> np.ndarray:
+    """Return the rows of a curve, of which the columns must be numbers."""
+    return np.loadtxt(path, delimiter=",", skiprows=1, usecols=columns)
+
+
+def assert_same_weights(path: Path, expected: dict[str, torch.Tensor]) -> None:
+    """Check that a file has these weights, in this order."""
+    found = torch.load(path, weights_only=True)
+    assert list(found) == list(expected)
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight), (path, name)
+
+
+# What the stage refuses.
+
+
 def test_files_of_different_tokenizers_are_refused(workspace, capsys):
     write_ids("train.bin", 100, TOKENIZER | {"sha256": "cd" * 32})
-    assert train_stage.main(ARGUMENTS) == 4
+
+    status = train_stage.main(ARGUMENTS)
+
+    assert status == 4
     assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
-    for arguments in (ARGUMENTS[2:], ["--tra", *ARGUMENTS[1:]], ["train.bin"]):
-        with pytest.raises(SystemExit, match="2"):
-            train_stage.main(arguments)
-        assert "required: --train" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "arguments",
+    [ARGUMENTS[2:], ["--tra", *ARGUMENTS[1:]], ["train.bin"]],
+    ids=["without it", "shortened", "by its place"],
+)
+def test_every_flag_is_needed_by_its_full_name(workspace, capsys, arguments):
+    with pytest.raises(SystemExit, match="2"):
+        train_stage.main(arguments)
+
+    assert "required: --train" in capsys.readouterr().err
 
 
-def test_spelling_needs_the_tokenizer_of_the_tokens(workspace, capsys):
-    workspace.change(**{"train.ngram_buckets": 64})
+def test_spelling_needs_the_flag_of_the_tokenizer(workspace, capsys):
+    change_training(workspace, ngram_buckets=64)
     place = ARGUMENTS.index("--tokenizer")
-    assert train_stage.main(ARGUMENTS[:place] + ARGUMENTS[place + 2 :]) == 2
-    assert (
-        "params.yaml: train.ngram_buckets is 64; it must be null, or give the flag --tokenizer"
-        in capsys.readouterr().err
-    )
+    without_tokenizer = ARGUMENTS[:place] + ARGUMENTS[place + 2 :]
+
+    assert train_stage.main(without_tokenizer) == 2
+    message = "params.yaml: train.ngram_buckets is 64; it must be null, or give the flag --tokenizer"
+    assert message in capsys.readouterr().err
+
+
+def test_spelling_needs_the_tokenizer(workspace, capsys):
+    change_training(workspace, ngram_buckets=64)
+
     assert train_stage.main(ARGUMENTS) == 4
     assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
-    folder = Path("data/tokenizer")
-    folder.mkdir()
-    write_trained_bpe(folder, [["a text"]], 257)
-    assert train_stage.main(ARGUMENTS) == 4
-    assert "train.bin: made with tokenizer abababababab…, data/tokenizer is " in capsys.readouterr().err
-    shutil.rmtree(folder)
 
 
-def test_a_run_prints_its_size_and_writes_its_outputs(workspace, capsys):
+def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, capsys):
+    workspace.change(**{"eval.sample_tokens": 1024})
+
+    assert train_stage.main(ARGUMENTS) == 2
+    assert "eval.sample_tokens is 1024; it must be 1 or more, below models." in capsys.readouterr().err
+
+
+# What a run prints and writes.
+
+
+def test_a_run_prints_its_size_before_it_begins(workspace, capsys):
     workspace.change(**{"models.micro.sliding_window": 64})
-    assert train_stage.main(ARGUMENTS) == 0
+
+    train()
+
     out, err = capsys.readouterr()
     for word in ("parameters", "steps", "epochs", "work", "memory"):
         assert word in out
-    lines = [line for line in out.splitlines() if line.startswith("step ")]
+    assert re.search(r"work .* \d+% of it in Muon\n", out)
+    assert "sliding attention is never active" in err
+
+
+def test_a_run_prints_a_line_for_each_validation(workspace, capsys):
+    train()
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert [line.split(",")[0] for line in lines] == ["step 0 of 20", "step 10 of 20", "step 20 of 20"]
     number = r"[\d.,]+"
     losses = f"training loss {number}, validation loss {number}"
     assert re.fullmatch(f"step 10 of 20, 5,120 tokens, {losses}, {number} tokens/s, {number} min left", lines[1])
-    assert "sliding attention is never active" in err
-    record = json.loads(Path("data/models/model.json").read_text())
+
+
+def test_a_run_writes_its_curves(workspace):
+    train()
+
+    validation = [row.split(",") for row in Path("plots/validation.csv").read_text().splitlines()]
+    assert validation[0] == ["step", "tokens", "val_loss", "checkpoint_digest"]
+    digests = [row[3] for row in validation[1:]]
+    assert all(re.fullmatch("[0-9a-f]{12}", digest) for digest in digests)
+    assert len(set(digests)) == 3
+    training = Path("plots/training.csv").read_text().splitlines()
+    assert training[0] == "step,tokens,lr,train_loss,grad_norm"
+    assert len(training) == 11
+
+
+def test_a_run_writes_its_record_metrics_and_times(workspace):
+    fingerprint = train()
+
+    record = read_json(Path("data/models/model.json"))
     assert record["tokenizer_sha256"] == TOKENIZER["sha256"]
     assert record["best"]["step"] <= record["last"]["step"] == 20
     assert record["segments"][0]["from_step"] == 0
-    curve = [row.split(",") for row in Path("plots/validation.csv").read_text().splitlines()]
-    assert curve[0] == ["step", "tokens", "val_loss", "checkpoint_digest"]
-    assert all(re.fullmatch("[0-9a-f]{12}", row[3]) for row in curve[1:]) and len({row[3] for row in curve}) == 4
-    rows = Path("plots/training.csv").read_text().splitlines()
-    assert rows[0] == "step,tokens,lr,train_loss,grad_norm" and len(rows) == 11
     assert record["training"].keys() == {"steps", "epochs", "training_flops", "parameters", "last_train_loss"}
-    metrics = json.loads(Path("metrics/train.json").read_text())
+    metrics = read_json(Path("metrics/train.json"))
     assert list(metrics) == ["val_loss", "train_loss", "tokens_seen", "parameters"]
-    timing = json.loads(Path(".runs", record["fingerprint"], "timing.json").read_text())
+    timing = read_json(Path(".runs", fingerprint, "timing.json"))
     assert list(timing) == ["train_seconds", "tokens", "seconds", "validation_seconds", "saving_seconds", "computed_on"]
     assert timing["computed_on"]["threads"] == torch.get_num_threads()
-    assert re.search(r"work .* \d+% of it in Muon\n", out)
 
 
-def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkeypatch):
-    """A run of five steps is validated at steps 0, 2, 4 and 5. Of equal losses, the first is the best."""
+@pytest.fixture
+def validated(workspace, monkeypatch):
+    """Train five steps, validated at steps 0, 2, 4 and 5; return the losses that were found, and the weights by step.
+
+    Of equal losses, the first is the best. The weights of steps 2 and 3 are kept.
+    """
     losses = {0: 4.0, 2: 3.0, 4: 3.0, 5: 3.5}
     weights = {}
     update_weights = train_stage.step.update_weights
@@ -119,75 +192,120 @@ def test_best_last_and_chosen_weights_are_those_of_their_steps(workspace, monkey
 
     monkeypatch.setattr(train_stage.step, "update_weights", update)
     monkeypatch.setattr(train_stage.step, "validation_loss", lambda state, *others: losses[state.step])
-    batch = workspace.get("train.batch_tokens")
-    lengths = {"max_tokens": 5 * batch + 1, "eval_every_tokens": 2 * batch, "log_every_tokens": batch}
-    chosen = {"seed": 5, "warmup_steps": 2, "keep_weights_at": [2 * batch, 3 * batch]}
-    workspace.change(**{f"train.{name}": value for name, value in (lengths | chosen).items()})
-    assert train_stage.main(ARGUMENTS) == 0
+    change_training(
+        workspace,
+        seed=5,
+        warmup_steps=2,
+        max_tokens=5 * BATCH_TOKENS + 1,
+        eval_every_tokens=2 * BATCH_TOKENS,
+        log_every_tokens=BATCH_TOKENS,
+        keep_weights_at=[2 * BATCH_TOKENS, 3 * BATCH_TOKENS],
+    )
+    train()
+    return losses, weights
 
-    record = json.loads(Path("data/models/model.json").read_text())
-    for name, step in (("best", 2), ("last", 5)):
-        found = {key: record[name][key] for key in ("step", "tokens_seen", "val_loss")}
-        assert found == {"step": step, "tokens_seen": step * batch, "val_loss": losses[step]}
-        assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
-    for step in (2, 3):
-        kept = Path(f"data/models/kept_weights/step-{step:09d}")
-        assert_same_weights(kept / "best_model_params.pt", weights[step])
-        assert json.loads((kept / "model.json").read_text())["best"]["val_loss"] == losses.get(step)
-    assert record["training"]["steps"] == 5
-    validation = np.loadtxt("plots/validation.csv", delimiter=",", skiprows=1, usecols=range(3))
-    assert validation.tolist() == [[step, step * batch, loss] for step, loss in losses.items()]
-    metrics = json.loads(Path("metrics/train.json").read_text())
-    assert (metrics["val_loss"], metrics["tokens_seen"]) == (3.0, 5 * batch)
 
-    # Each step had the learning rate of its number, counted from 0.
+@pytest.mark.parametrize(("name", "step"), [("best", 2), ("last", 5)])
+def test_the_best_and_the_last_weights_are_those_of_their_steps(validated, name, step):
+    losses, weights = validated
+
+    found = read_json(Path("data/models/model.json"))[name]
+
+    assert found["step"] == step
+    assert found["tokens_seen"] == step * BATCH_TOKENS
+    assert found["val_loss"] == losses[step]
+    assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_chosen_weights_are_those_of_their_steps(validated, step):
+    losses, weights = validated
+
+    kept = Path(f"data/models/kept_weights/step-{step:09d}")
+
+    assert_same_weights(kept / "best_model_params.pt", weights[step])
+    assert read_json(kept / "model.json")["best"]["val_loss"] == losses.get(step)
+
+
+def test_the_curve_and_the_metrics_have_the_losses_of_the_validations(validated):
+    losses, _ = validated
+
+    curve = read_curve("plots/validation.csv", range(3))
+    metrics = read_json(Path("metrics/train.json"))
+
+    assert curve.tolist() == [[step, step * BATCH_TOKENS, loss] for step, loss in losses.items()]
+    assert metrics["val_loss"] == 3.0
+    assert metrics["tokens_seen"] == 5 * BATCH_TOKENS
+
+
+def test_each_step_has_the_learning_rate_of_its_number(validated):
     params = read_section("params.yaml", "train", TrainParams)
-    rates = np.loadtxt("plots/training.csv", delimiter=",", skiprows=1, usecols=2)
+
+    rates = read_curve("plots/training.csv")[:, 2]
+
     assert rates == pytest.approx([learning_rate(step, params) for step in range(5)], rel=1e-7)
     assert len(set(rates)) > 2
 
 
-def test_a_record_names_what_made_the_model(workspace):
-    """Each figure is that of the last step, and none that of the first or of the plan."""
-    batch = workspace.get("train.batch_tokens")
-    lengths = {"max_tokens": 4 * batch, "log_every_tokens": batch, "eval_every_tokens": 2 * batch}
-    workspace.change(**{f"train.{name}": value for name, value in (lengths | {"seed": 8, "eval_tokens": 96}).items()})
+@pytest.fixture
+def four_steps(workspace):
+    """Train four steps, validated at 0, 2 and 4, with a checkpoint after each; return model.json."""
+    change_training(
+        workspace,
+        seed=8,
+        eval_tokens=96,
+        max_tokens=4 * BATCH_TOKENS,
+        log_every_tokens=BATCH_TOKENS,
+        eval_every_tokens=2 * BATCH_TOKENS,
+    )
     set_runtime(checkpoint_every_s=0)
-    assert train_stage.main(ARGUMENTS) == 0
+    train()
+    return read_json(Path("data/models/model.json"))
 
-    record, metrics = (json.loads(Path(name).read_text()) for name in ("data/models/model.json", "metrics/train.json"))
-    sidecars = {name: json.loads(Path(f"{name}.json").read_text()) for name in ("train", "validation")}
-    assert record["data_sha256"] == {name: meta["sha256"] for name, meta in sidecars.items()}
-    assert sidecars["train"]["sha256"] != sidecars["validation"]["sha256"]
+
+def test_a_record_names_what_made_the_model(four_steps):
+    hashes = {name: read_json(Path(f"{name}.json"))["sha256"] for name in ("train", "validation")}
+
+    assert four_steps["data_sha256"] == hashes
+    assert hashes["train"] != hashes["validation"]
     expected = {"seq_len": 32, "seed": 8, "eval_tokens": 96, "attend_across_documents": True, "eot_id": 49}
-    assert {name: record[name] for name in expected} == expected
-    assert record["init_sha256"] is None
-    (segment,) = record["segments"]
-    assert segment["from_step"] == 0 and segment["numerics"] == "exact"
+    assert {name: four_steps[name] for name in expected} == expected
+    assert four_steps["init_sha256"] is None
+    (segment,) = four_steps["segments"]
+    assert segment["from_step"] == 0
+    assert segment["numerics"] == "exact"
 
-    rows = np.loadtxt("plots/training.csv", delimiter=",", skiprows=1)
-    config = ModelConfig(**record["config"])
-    training = record["training"]
-    assert rows[0, 3] != rows[-1, 3]
-    assert training["last_train_loss"] == metrics["train_loss"] == pytest.approx(rows[-1, 3], rel=1e-7)
-    assert training["steps"] == 4 and training["epochs"] == 4 * batch / 3000
+
+def test_a_record_has_the_figures_of_the_last_step(four_steps):
+    """None is that of the first step or of the plan."""
+    training = four_steps["training"]
+    metrics = read_json(Path("metrics/train.json"))
+    losses = read_curve("plots/training.csv")[:, 3]
+    config = ModelConfig(**four_steps["config"])
+
+    assert training["steps"] == 4
+    assert training["epochs"] == 4 * BATCH_TOKENS / 3000
+    assert training["training_flops"] == pytest.approx(flops_per_token(config, 32, None)["total"] * 4 * BATCH_TOKENS)
     assert training["parameters"] == metrics["parameters"] == count_parameters(config)["total"]
-    assert training["training_flops"] == pytest.approx(flops_per_token(config, 32, None)["total"] * 4 * batch)
+    assert training["last_train_loss"] == metrics["train_loss"] == pytest.approx(losses[-1], rel=1e-7)
+    assert losses[0] != losses[-1]
 
-    # Of the checkpoints, the one between the validations stays, and the one from which on the learning rate falls.
+
+def test_of_the_checkpoints_some_stay(four_steps):
+    """The one between the validations, and the one from which on the learning rate falls."""
     params = read_section("params.yaml", "train", TrainParams)
-    staying = [checkpoint.step for checkpoint in list_checkpoints(Path(".runs") / record["fingerprint"])]
+
+    staying = [checkpoint.step for checkpoint in list_checkpoints(Path(".runs", four_steps["fingerprint"]))]
+
     assert staying == sorted({2, params.decay_begins} - {0})
 
 
-def assert_same_weights(path, expected):
-    found = torch.load(path, weights_only=True)
-    assert list(found) == list(expected)
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items()), path
+# What a run takes of the machine, and how it counts its time.
 
 
-@pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])
-def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts):
+@pytest.fixture
+def looks(monkeypatch):
+    """The looks for free cores: of each the answer to whether the number of threads adapts."""
     looks = []
 
     class Cores(ThreadTuner):
@@ -196,100 +314,50 @@ def test_threads_follow_the_free_cores(workspace, monkeypatch, numerics, adapts)
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(train_stage, "ThreadTuner", Cores)
-    workspace.change(**{"train.numerics": numerics, "train.dtype": "float32", "train.seed": 77})  # a run of its own
-    assert train_stage.main(ARGUMENTS) == 0
-    assert looks == [adapts] * 20, "before each step"
+    return looks
+
+
+@pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])
+def test_threads_follow_the_free_cores_before_each_step(workspace, looks, numerics, adapts):
+    change_training(workspace, numerics=numerics, dtype="float32")
+
+    train()
+
+    assert looks == [adapts] * 20
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_the_evaluation_looks_for_free_cores_after_each_batch(workspace, looks, numerics):
+    change_training(workspace, numerics=numerics, dtype="float32")
+    train()
+    looks.clear()
+
     model, _ = eval_stage.load_as_trained(Path("data/models"))
+    eval_stage.score(model, open_tokens("validation.bin"), 32, [32], train_stage.ThreadTuner())
+
     assert model.numerics == numerics
-    eval_stage.score(model, open_tokens("validation.bin"), 32, [32], Cores())
-    assert looks[20:] == [True], "after each batch"
+    assert looks == [True]
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_the_peak_speed_is_measured_for_a_bar_only(workspace, monkeypatch, capsys, is_shown):
     """It costs a third of a second of all cores."""
     measured = []
-    monkeypatch.setattr(train_stage, "shows_bar", lambda world: is_shown)
-    monkeypatch.setattr(train_stage.machine, "matmul_peak_flops", lambda *given: measured.append(given) or 1e9)
-    workspace.change(**{"train.seed": 21 + is_shown})  # a run of its own
 
-    assert train_stage.main(ARGUMENTS) == 0
+    def measure(*arguments):
+        measured.append(arguments)
+        return 1e9
+
+    monkeypatch.setattr(train_stage, "shows_bar", lambda world: is_shown)
+    monkeypatch.setattr(train_stage.machine, "matmul_peak_flops", measure)
+
+    train()
 
     out, err = capsys.readouterr()
     assert len(measured) == int(is_shown)
     assert ("val_loss=" in err and "mfu=" in err) is is_shown
-    assert ("validation loss" in out.split("best validation loss")[0]) is not is_shown
-
-
-def test_a_model_keeps_to_documents_and_is_trained_on(workspace, tmp_path, capsys):
-    for name, count in (("train.bin", 3000), ("validation.bin", 700)):
-        write_ids(name, count, TOKENIZER | {"eot_id": 5})
-    workspace.change(**{"train.attend_across_documents": False})
-    assert train_stage.main(ARGUMENTS) == 0
-    model, record = eval_stage.load_as_trained(Path("data/models"))
-    assert model.numerics == "exact"
-    assert (record["attend_across_documents"], record["eot_id"], model.document_start_id) == (False, 5, 5)
-
-    # Validation and evaluation use it.
-    validation = open_tokens("validation.bin")
-    selected = mark_model_selection(validation, record["eval_tokens"], 32)
-    ((within, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
-    assert within[selected].mean() == pytest.approx(record["best"]["val_loss"], abs=1e-5)
-    model.document_start_id = None
-    ((across, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
-    assert across[selected].mean() != pytest.approx(record["best"]["val_loss"], abs=1e-5)
-
-    # A run that starts from the model has its own setting.
-    shutil.copytree("data/models", tmp_path / "start")
-    workspace.change(**{"train.attend_across_documents": True, "train.init_from": str(tmp_path / "start")})
-    assert train_stage.main(ARGUMENTS) == 0
-    first = Path("plots/validation.csv").read_text().splitlines()[1]
-    assert float(first.split(",")[2]) == pytest.approx(across[selected].mean(), abs=1e-5)
-    again = json.loads(Path("data/models/model.json").read_text())
-    assert again["attend_across_documents"] is True and again["init_sha256"] == record["best"]["sha256"]
-
-
-def test_patience_stops_the_run_early(workspace, capsys):
-    workspace.change(**{"train.patience_evals": 1, "train.peak_lr": 2.0, "train.warmup_steps": 0,
-                        "train.eval_every_tokens": 512, "train.divergence_nats": None})  # fmt: skip
-    workspace.change(**{"train.keep_weights_at": [0, 20 * 512]})
-    assert train_stage.main(ARGUMENTS) == 0
-    record = json.loads(Path("data/models/model.json").read_text())
-    training = record["training"]
-    assert list(record["kept_weights"]) == ["step-000000000"], "the run did not reach the other step"
-    steps = training["steps"]
-    train_tokens = json.loads(Path("train.json").read_text())["tokens"]
-    assert steps < 20 and f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
-    assert training["epochs"] == steps * 512 / train_tokens, "those of the run, not of the plan"
-
-
-def test_a_finished_run_is_published_without_training(workspace, capsys):
-    assert train_stage.main(ARGUMENTS) == 0
-    before = results()
-    for name in ("data/models", "metrics", "plots"):
-        shutil.rmtree(name)
-    capsys.readouterr()
-    assert train_stage.main(ARGUMENTS) == 0
-    out = capsys.readouterr().out
-    assert "parameters" not in out and "already finished" in out and "nothing is trained" in out
-    assert results() == before
-    command = re.search(r"to train it again: (rm -r .*) && dvc repro -f train\n", out)[1]
-    workspace.run("bash", "-c", command)
-    assert train_stage.main(ARGUMENTS) == 0
-    assert "parameters" in capsys.readouterr().out
-
-
-def test_a_run_until_a_step_is_left_unfinished_and_continues_from_there(workspace):
-    assert train_stage.main(ARGUMENTS) == 0
-    whole = results()
-    for name in (".runs", "data/models", "metrics", "plots"):
-        shutil.rmtree(name)
-    assert train_stage.main([*ARGUMENTS, "--until", "7"]) == 0
-    (run,) = Path(".runs").glob("[!.]*")
-    assert list_checkpoints(run)[-1].step == 7
-    assert not (run / "done").exists() and not Path("data/models").exists()
-    assert train_stage.main(ARGUMENTS) == 0
-    assert results() == whole
+    before_the_end = out.split("best validation loss")[0]
+    assert ("validation loss" in before_the_end) is not is_shown
 
 
 @pytest.fixture
@@ -312,34 +380,153 @@ def test_validations_and_saves_do_not_count_as_training(workspace, capsys, slow_
     slow_down(train_stage.step, "validation_loss", 0.2)
     slow_down(TrainingState, "digest", 0.2)
     slow_down(train_stage.checkpoints, "save_checkpoint", 0.05)
-    workspace.change(**{"train.seed": 3})
-    begin = time.monotonic()
     set_runtime(checkpoint_every_s=0)
-    assert train_stage.main(ARGUMENTS) == 0
+
+    begin = time.monotonic()
+    fingerprint = train()
     wall_s = time.monotonic() - begin
-    run = json.loads(Path("data/models/model.json").read_text())["fingerprint"]
-    timing = json.loads(Path(".runs", run, "timing.json").read_text())
-    training, validation, saving = (timing[f"{kind}seconds"][-1] for kind in ("", "validation_", "saving_"))
-    assert training == timing["train_seconds"] and validation > 6 * 0.2 and saving > 18 * 0.05
-    assert 0 < training < wall_s - validation - saving
+
+    timing = read_json(Path(".runs", fingerprint, "timing.json"))
+    training_s = timing["seconds"][-1]
+    validation_s = timing["validation_seconds"][-1]
+    saving_s = timing["saving_seconds"][-1]
+    assert training_s == timing["train_seconds"]
+    assert validation_s > 6 * 0.2
+    assert saving_s > 18 * 0.05
+    assert 0 < training_s < wall_s - validation_s - saving_s
     assert re.search(r"\nminutes +[\d.]+ training, [\d.]+ validation, [\d.]+ saving\n", capsys.readouterr().out)
-
-
-def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, capsys):
-    workspace.change(**{"eval.sample_tokens": 1024})
-    assert train_stage.main(ARGUMENTS) == 2
-    assert "eval.sample_tokens is 1024; it must be 1 or more, below models." in capsys.readouterr().err
 
 
 def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(workspace, monkeypatch, slow_down):
     last_saves_s = []
-    monkeypatch.setattr(train_stage.checkpoints, "interval_s", lambda every_s, last_s: last_saves_s.append(last_s) or 0)
+
+    def save_at_once(every_s: float, last_save_s: float) -> float:
+        last_saves_s.append(last_save_s)
+        return 0.0
+
+    monkeypatch.setattr(train_stage.checkpoints, "interval_s", save_at_once)
     slow_down(train_stage.checkpoints, "save_checkpoint", 0.02)
-    workspace.change(**{"train.seed": 31})  # a run of its own
 
-    assert train_stage.main(ARGUMENTS) == 0
+    fingerprint = train()
 
-    run = json.loads(Path("data/models/model.json").read_text())["fingerprint"]
-    all_saves_s = json.loads(Path(".runs", run, "timing.json").read_text())["saving_seconds"][-1]
-    assert last_saves_s[0] == 0 and min(last_saves_s[1:]) >= 0.02
+    assert last_saves_s[0] == 0
+    assert min(last_saves_s[1:]) >= 0.02
+    all_saves_s = read_json(Path(".runs", fingerprint, "timing.json"))["saving_seconds"][-1]
     assert sum(last_saves_s) <= 1.01 * all_saves_s
+
+
+# How a run begins and ends.
+
+
+@pytest.fixture
+def of_documents(workspace):
+    """Train a model that keeps to its document, on token files of short documents; return it and its record."""
+    for name, count in (("train.bin", 3000), ("validation.bin", 700)):
+        write_ids(name, count, TOKENIZER | {"eot_id": 5})
+    change_training(workspace, attend_across_documents=False)
+    train()
+    return eval_stage.load_as_trained(Path("data/models"))
+
+
+def selected_loss(model, record: dict) -> float:
+    """Return the mean loss of the tokens that select the best model, as the evaluation computes it."""
+    validation = open_tokens("validation.bin")
+    selected = mark_model_selection(validation, record["eval_tokens"], 32)
+    ((losses, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
+    return losses[selected].mean()
+
+
+def test_a_model_that_keeps_to_its_document_is_loaded_as_it_was_trained(of_documents):
+    model, record = of_documents
+
+    assert model.numerics == "exact"
+    assert record["attend_across_documents"] is False
+    assert record["eot_id"] == model.document_start_id == 5
+
+
+def test_validation_and_evaluation_keep_to_the_document(of_documents):
+    model, record = of_documents
+    val_loss = record["best"]["val_loss"]
+
+    assert selected_loss(model, record) == pytest.approx(val_loss, abs=1e-5)
+    model.document_start_id = None
+    assert selected_loss(model, record) != pytest.approx(val_loss, abs=1e-5)
+
+
+def test_a_run_that_starts_from_a_model_has_its_own_attention(of_documents, workspace, tmp_path):
+    model, record = of_documents
+    shutil.copytree("data/models", tmp_path / "start")
+    change_training(workspace, attend_across_documents=True, init_from=str(tmp_path / "start"))
+
+    train()
+
+    first_loss = read_curve("plots/validation.csv", range(3))[0, 2]
+    model.document_start_id = None
+    assert first_loss == pytest.approx(selected_loss(model, record), abs=1e-5)
+    again = read_json(Path("data/models/model.json"))
+    assert again["attend_across_documents"] is True
+    assert again["init_sha256"] == record["best"]["sha256"]
+
+
+def test_patience_stops_the_run_early(workspace, capsys):
+    change_training(
+        workspace,
+        patience_evals=1,
+        peak_lr=2.0,
+        warmup_steps=0,
+        eval_every_tokens=BATCH_TOKENS,
+        divergence_nats=None,
+        keep_weights_at=[0, 20 * BATCH_TOKENS],
+    )
+
+    train()
+
+    record = read_json(Path("data/models/model.json"))
+    steps = record["training"]["steps"]
+    assert steps < 20
+    assert f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
+    assert record["training"]["epochs"] == steps * BATCH_TOKENS / 3000, "those of the run, not of the plan"
+    assert list(record["kept_weights"]) == ["step-000000000"], "the run did not reach the other step"
+
+
+def test_a_finished_run_is_published_without_training(workspace, capsys):
+    train()
+    before = results()
+    for name in ("data/models", "metrics", "plots"):
+        shutil.rmtree(name)
+    capsys.readouterr()
+
+    train()
+
+    out = capsys.readouterr().out
+    assert "parameters" not in out
+    assert "already finished" in out
+    assert "nothing is trained" in out
+    assert results() == before
+
+
+def test_a_finished_run_names_the_command_that_trains_it_again(workspace, capsys):
+    train()
+    train()
+    printed = capsys.readouterr().out
+    command = re.search(r"to train it again: (rm -r .*) && dvc repro -f train\n", printed)[1]
+
+    workspace.run("bash", "-c", command)
+    train()
+
+    assert "parameters" in capsys.readouterr().out
+
+
+def test_a_run_until_a_step_is_left_unfinished_and_continues_from_there(workspace):
+    train()
+    whole = results()
+    clear()
+
+    assert train_stage.main([*ARGUMENTS, "--until", "7"]) == 0
+
+    run = only_run()
+    assert list_checkpoints(run)[-1].step == 7
+    assert not (run / "done").exists()
+    assert not Path("data/models").exists()
+    train()
+    assert results() == whole

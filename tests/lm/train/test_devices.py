@@ -6,7 +6,6 @@ vocabulary is not sampled, and `float(tensor)` gives 1. Kernels, compiled blocks
 """
 
 import contextlib
-import dataclasses
 
 import pytest
 import torch
@@ -15,21 +14,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import adam
 from torch.overrides import TorchFunctionMode
 
-from lm.core.params import read_section
 from lm.model import gemma3, kernels
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import block_mask
-from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState, named_tensors
 from lm.train.step import compute_gradients, update_weights
-from support import ROOT
+from support.train_params import train_params
 from support.workspace import MICRO_MODEL
 
 DEVICE = "cuda" if torch.version.cuda else "meta"
-CHANGES = {"numerics": "fast", "seq_len": 16, "batch_tokens": 64, "micro_batch_tokens": 32, "sampled_vocab_size": None}
-
-
 NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__bool__, Tensor.__index__, Tensor.item)
 WHOLE = (Tensor.cpu, Tensor.numpy, Tensor.nonzero, Tensor.unique)
 
@@ -62,9 +56,7 @@ def device(monkeypatch):
 
 def devices_after_a_step(optimizer: str, document_start_id: int | None) -> tuple[set[str], list[str]]:
     """Run two steps and a validation; return the kinds of devices in the state, and what the second step waits for."""
-    params = dataclasses.replace(
-        read_section(ROOT / "params.yaml", "train", TrainParams), optimizer=optimizer, **CHANGES
-    )
+    params = train_params(numerics="fast", optimizer=optimizer, batch_tokens=64, micro_batch_tokens=32)
     with FakeTensorMode(), Waits() as waits:
         model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
         model.document_start_id = document_start_id

@@ -16,8 +16,8 @@ NUM_BUCKETS = 16
 WIDTH = 8
 
 
-def dense(ngrams):
-    """S (V, K), made by its definition."""
+def dense_matrix() -> torch.Tensor:
+    """Return S (V, K), made by its definition."""
     matrix = torch.zeros(VOCAB_SIZE, NUM_BUCKETS)
     for token, text in TEXTS.items():
         buckets = buckets_of(text, NUM_BUCKETS)
@@ -29,9 +29,13 @@ def test_both_products_are_those_of_the_matrix():
     ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     changes = torch.randn(NUM_BUCKETS, WIDTH)
     gradient = torch.randn(VOCAB_SIZE, WIDTH)
-    torch.testing.assert_close(ngrams.sum_buckets(changes), dense(ngrams) @ changes)
-    torch.testing.assert_close(ngrams.sum_tokens(gradient), dense(ngrams).T @ gradient)
-    assert not ngrams.sum_buckets(changes)[4].any()
+
+    of_tokens = ngrams.sum_buckets(changes)
+    of_buckets = ngrams.sum_tokens(gradient)
+
+    torch.testing.assert_close(of_tokens, dense_matrix() @ changes)
+    torch.testing.assert_close(of_buckets, dense_matrix().T @ gradient)
+    assert not of_tokens[4].any(), "a special token has no n-grams"
 
 
 @pytest.mark.parametrize(
@@ -41,19 +45,27 @@ def test_both_products_are_those_of_the_matrix():
         (b"a", [b"a", b"\2a", b"a\3", b"\2a\3"]),
         (b"ab", [b"a", b"b", b"\2a", b"ab", b"b\3", b"\2ab", b"ab\3"]),
         (b"aaa", [b"a", b"\2a", b"aa", b"a\3", b"\2aa", b"aaa", b"aa\3"]),
-        (b"abcd", [b"a", b"b", b"c", b"d", b"\2a", b"ab", b"bc", b"cd", b"d\3", b"\2ab", b"abc", b"bcd", b"cd\3"]),
+        (
+            b"abcd",
+            [b"a", b"b", b"c", b"d", b"\2a", b"ab", b"bc", b"cd", b"d\3", b"\2ab", b"abc", b"bcd", b"cd\3"],
+        ),
         (b"", []),
     ],
 )
 @pytest.mark.parametrize("num_buckets", [1 << 20, 7])
 def test_the_buckets_of_a_token_are_those_of_its_short_ngrams(text, ngrams, num_buckets):
-    assert buckets_of(text, num_buckets) == sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams})
+    buckets = {zlib.crc32(ngram) % num_buckets for ngram in ngrams}
+
+    assert buckets_of(text, num_buckets) == sorted(buckets)
 
 
-def test_a_change_of_ngrams_shares_most_ngrams():
-    alike, other = (set(buckets_of(text, 1 << 20)) for text in (b" tensor", b"device"))
+def test_tokens_of_similar_spelling_share_most_ngrams():
     tensor = set(buckets_of(b"tensor", 1 << 20))
-    assert len(tensor & alike) > 12 > len(tensor & other)
+    alike = set(buckets_of(b" tensor", 1 << 20))
+    other = set(buckets_of(b"device", 1 << 20))
+
+    assert len(tensor & alike) > 12
+    assert len(tensor & other) < 12
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
@@ -62,9 +74,10 @@ def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
     start = embedding.detach().clone()
     ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
     p = torch.nn.Parameter(torch.zeros(NUM_BUCKETS, WIDTH))
-    matrix = dense(ngrams)
+    matrix = dense_matrix()
     plain = torch.optim.AdamW([p], lr=0.01 / 2, betas=(0.8, 0.999), weight_decay=0.0)
     optimizer = NgramAdamW(embedding, ngrams, (0.8, 0.999), numerics=numerics)
+
     for step in range(4):
         if step == 2:
             saved = optimizer.state_dict()
@@ -75,6 +88,7 @@ def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
         p.grad = matrix.T @ embedding.grad
         plain.step()
         optimizer.step()
+
     torch.testing.assert_close(embedding.detach(), start + matrix @ p.detach())
 
 
@@ -87,12 +101,16 @@ def compare_updates(world):
     shards = torch.nn.Parameter(*sharded([start], world))
     one = NgramAdamW(whole, ngrams, (0.8, 0.999))
     all_ranks = NgramAdamW(shards, ngrams, (0.8, 0.999), world)
+
     for gradient in gradients:
-        whole.grad, (shards.grad,) = gradient, sharded([gradient], world)
+        whole.grad = gradient
+        (shards.grad,) = sharded([gradient], world)
         for optimizer in (one, all_ranks):
             optimizer.param_groups[0]["lr"] = 0.01
             optimizer.step()
-    assert not torch.equal(whole, start) and torch.equal(whole, shards.full_tensor())
+
+    assert not torch.equal(whole, start)
+    assert torch.equal(whole, shards.full_tensor())
 
 
 def test_a_sharded_embedding_gets_the_same_update(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lm.core.errors import EnvironmentFailure
-from lm.core.params import coerce, read_section, read_yaml
+from lm.core.params import read_section
 from lm.model.config import ModelParams
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters, flops_per_token
 from lm.model.kernels import PRODUCTS_UP_TO
@@ -24,11 +24,11 @@ from lm.train.preflight import (
     warnings,
 )
 from support import ROOT
+from support.train_params import train_params
 from support.workspace import MICRO_MODEL
 
 MAX_ROWS = 512  # of logits at a time, with 2^18 entries
-STEPS = {"seq_len": 32, "batch_tokens": 256, "micro_batch_tokens": 128, "max_tokens": 25700, "warmup_steps": 2}
-STEPS |= {"keep_weights_at": [], "optimizer": "adamw", "sampled_vocab_size": None}
+LENGTHS = {"seq_len": 32, "batch_tokens": 256, "micro_batch_tokens": 128, "max_tokens": 25_700}
 
 
 def model_config(vocab_size: int = 50, **changes) -> ModelConfig:
@@ -37,19 +37,26 @@ def model_config(vocab_size: int = 50, **changes) -> ModelConfig:
 
 def plan_of(train_tokens: int = 3200, **changes) -> tuple[Plan, TrainParams]:
     """Return the plan of a run of 100 steps of 256 tokens, and its parameters."""
-    values = read_yaml(ROOT / "params.yaml")["train"] | STEPS | changes
-    params = coerce(values, TrainParams, "train", "file")
+    params = train_params(**LENGTHS | {"optimizer": "adamw"} | changes)
     return Plan(params, model_config(), train_tokens, params.micro_batch_tokens), params
 
 
 def test_a_plan_counts_tokens_epochs_and_work():
     plan, _ = plan_of()
-    assert (plan.max_steps, plan.max_tokens, plan.epochs) == (100, 25600, 8.0)
+
+    assert plan.max_steps == 100
+    assert plan.max_tokens == 25_600
+    assert plan.epochs == 8.0
     assert plan.num_parameters == count_parameters(model_config())["total"]
-    per_token = flops_per_token(model_config(), 32, None)["total"]
-    assert (plan.flops_per_token, plan.flops_per_step) == (per_token, 256 * per_token)
-    muon, _ = plan_of(optimizer="muon")
-    assert muon.flops_per_step == 256 * per_token + muon.muon_flops_per_step > 256 * per_token
+    assert plan.flops_per_token == flops_per_token(model_config(), 32, None)["total"]
+    assert plan.flops_per_step == 256 * plan.flops_per_token
+
+
+def test_the_work_of_a_step_includes_that_of_muon():
+    plan, _ = plan_of(optimizer="muon")
+
+    assert plan.muon_flops_per_step > 0
+    assert plan.flops_per_step == 256 * plan.flops_per_token + plan.muon_flops_per_step
 
 
 def test_the_matrices_of_a_block_have_its_parameters():
@@ -61,15 +68,18 @@ def test_the_matrices_of_a_block_have_its_parameters():
 
 
 def test_more_than_eight_epochs_are_warned_of():
-    assert [len(warnings(*plan_of(train_tokens), model_config())) for train_tokens in (3200, 3199)] == [0, 1]
-    assert "8.0 epochs" in warnings(*plan_of(3199), model_config())[0]
+    assert warnings(*plan_of(train_tokens=3200), model_config()) == []
+    (warning,) = warnings(*plan_of(train_tokens=3199), model_config())
+    assert "8.0 epochs" in warning
 
 
-def test_a_window_that_no_layer_needs_is_warned_of():
+@pytest.mark.parametrize(("sliding_window", "is_warned_of"), [(31, False), (32, True)])
+def test_a_window_that_no_layer_needs_is_warned_of(sliding_window, is_warned_of):
     plan, params = plan_of()
-    for window, warned in ((31, False), (32, True)):
-        found = warnings(plan, params, model_config(sliding_window=window))
-        assert any("sliding attention is never active" in each for each in found) == warned
+
+    found = warnings(plan, params, model_config(sliding_window=sliding_window))
+
+    assert any("sliding attention is never active" in each for each in found) == is_warned_of
 
 
 SHAPES = {
@@ -121,17 +131,24 @@ def test_the_estimate_of_activations_is_what_an_exact_step_saves():
     assert found == pytest.approx(estimate, rel=0.25)
 
 
-def test_the_state_of_a_run_is_counted_once_for_each_copy():
-    """Weights, gradients, two moments; on a CPU the best weights, in bfloat16 the rounded ones."""
-    config = model_config()
-    for device, dtype, bytes_per_parameter in (
+@pytest.mark.parametrize(
+    ("device", "dtype", "bytes_per_parameter"),
+    [
         ("cpu", torch.float32, 20),
         ("cuda", torch.float32, 16),
         ("cuda", torch.bfloat16, 18),
-    ):
-        assert state_bytes(1000, config, 1, device, dtype) == 1000 * bytes_per_parameter
-    # A rank of four has a quarter of all but the gradients, which it keeps until the last micro-batch.
+    ],
+)
+def test_the_state_of_a_run_is_counted_once_for_each_copy(device, dtype, bytes_per_parameter):
+    """Weights, gradients, two moments; on a CPU the best weights, in bfloat16 the rounded ones."""
+    assert state_bytes(1000, model_config(), 1, device, dtype) == 1000 * bytes_per_parameter
+
+
+def test_a_rank_of_four_has_a_quarter_of_all_but_the_gradients():
+    """It keeps whole gradients until the last micro-batch, and gathers the head."""
+    config = model_config()
     head = 4 * config.vocab_size * config.d_model
+
     assert state_bytes(1000, config, 4, "cuda", torch.float32) == 1000 * (12 // 4 + 4) + head
 
 
@@ -142,18 +159,24 @@ def test_a_plan_counts_the_sums_of_several_micro_batches(numerics, bytes_per_par
     assert two.memory_bytes - one.memory_bytes == bytes_per_parameter * two.num_parameters
 
 
-def test_the_logits_of_all_tokens_never_exist_at_once():
-    entries = 2**18
-    for numerics, device, dtype, bytes_per_logit in (
+@pytest.mark.parametrize(
+    ("numerics", "device", "dtype", "bytes_per_logit"),
+    [
         ("exact", "cpu", torch.float32, 4),
         ("fast", "cpu", torch.float32, 4),
         ("fast", "cuda", torch.bfloat16, 2 + 4 + 4),
-    ):
-        config = model_config(entries)
-        some, all_rows = (loss_bytes(config, tokens, numerics, device, dtype) for tokens in (MAX_ROWS, 2**20))
-        assert some == all_rows
-        one_row_less = loss_bytes(config, MAX_ROWS - 1, numerics, device, dtype)
-        assert some - one_row_less == entries * bytes_per_logit
+    ],
+)
+def test_the_logits_of_all_tokens_never_exist_at_once(numerics, device, dtype, bytes_per_logit):
+    entries = 2**18
+    config = model_config(entries)
+
+    most_rows = loss_bytes(config, MAX_ROWS, numerics, device, dtype)
+    one_row_less = loss_bytes(config, MAX_ROWS - 1, numerics, device, dtype)
+    all_rows = loss_bytes(config, 2**20, numerics, device, dtype)
+
+    assert all_rows == most_rows
+    assert most_rows - one_row_less == entries * bytes_per_logit
 
 
 def test_a_run_is_rejected_if_it_needs_more_than_is_free():
@@ -173,21 +196,21 @@ def test_a_run_that_may_not_fit_into_a_gpu_is_warned_of():
 def test_the_recipe_of_a_large_gpu_is_not_warned_of():
     """gpt2_size at a micro-batch of 65,536 tokens in bfloat16 takes less than the 78 GiB of an H100."""
     config = SHAPES["gpt2_size"][0].config(50_257)
-    params = coerce(
-        read_yaml(ROOT / "params.yaml")["train"]
-        | {"seq_len": 1024, "batch_tokens": 65_536, "micro_batch_tokens": 65_536, "numerics": "fast"},
-        TrainParams,
-        "train",
-        "file",
-    )
+    lengths = {"seq_len": 1024, "batch_tokens": 65_536, "micro_batch_tokens": 65_536}
+    params = train_params(numerics="fast", **lengths)
+
     plan = Plan(params, config, 10**9, 65_536, 1, "cuda", torch.bfloat16)
     assert 20 * 2**30 < plan.memory_bytes < 40 * 2**30
 
 
 def test_compiling_without_a_compiler_is_one_sentence(monkeypatch):
-    _, params = plan_of(numerics="fast", compile=True)
-    reject_missing_compiler(params)
     monkeypatch.setattr(shutil, "which", lambda name: None)
+
     with pytest.raises(EnvironmentFailure, match=r"train\.compile is true, and no C\+\+ compiler was found"):
-        reject_missing_compiler(params)
-    reject_missing_compiler(plan_of()[1])
+        reject_missing_compiler(train_params(numerics="fast", compile=True))
+
+
+def test_a_compiler_is_needed_for_compiling_only(monkeypatch):
+    reject_missing_compiler(train_params(numerics="fast", compile=True))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    reject_missing_compiler(train_params())

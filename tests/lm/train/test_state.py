@@ -9,7 +9,7 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.machine import computed_on
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
-from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors
+from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, last_dtype, named_tensors
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
@@ -33,32 +33,51 @@ def flip_last_bit(tensor, position):
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
+def test_a_digest_covers_all_weights_and_all_tensors_of_the_optimizers(optimizer):
     saved = state_after_a_step(optimizer).as_dict()
-    tensors = dict(named_tensors(saved))
-    kept = (values for each in saved["optimizers"] for values in each["state"].values())
-    every = [*saved["model"].values(), *(tensor for values in kept for tensor in values.values())]
-    assert {id(tensor) for tensor in tensors.values()} == {id(tensor) for tensor in every}
+
+    named = dict(named_tensors(saved))
+
+    tensors = list(saved["model"].values())
+    for of_optimizer in saved["optimizers"]:
+        for of_parameter in of_optimizer["state"].values():
+            tensors += of_parameter.values()
+    assert {id(tensor) for tensor in named.values()} == {id(tensor) for tensor in tensors}
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
+    tensors = dict(named_tensors(state_after_a_step(optimizer).as_dict()))
     before = digest_of(tensors.items())
     rng = np.random.default_rng(5)
-    assert len(before) == DIGEST_DIGITS
     found = set()
-    for name, tensor in tensors.items():  # the first number, the last, and some between
-        for position in {0, tensor.numel() - 1, *rng.integers(tensor.numel(), size=2).tolist()}:
+
+    for name, tensor in tensors.items():
+        some_between = rng.integers(tensor.numel(), size=2).tolist()
+        for position in {0, tensor.numel() - 1, *some_between}:
             flip_last_bit(tensor, position)
             found.add(digest_of(tensors.items()))
             flip_last_bit(tensor, position)
             assert before not in found, (name, position)
-    assert len(found) > 60 and digest_of(tensors.items()) == before
+
+    assert len(found) > 60
+    assert len(before) == DIGEST_DIGITS
+    assert digest_of(tensors.items()) == before, "the tensors are as they were"
 
 
 def test_names_shapes_dtypes_and_the_order_count():
     a = torch.arange(6.0)
     b = torch.ones(2, 3)
     variants = [
-        [("a", a), ("b", b)], [("b", b), ("a", a)], [("b", a), ("a", b)], [("a", a.view(3, 2)), ("b", b)],
-        [("a", a.view(torch.int32)), ("b", b)], [("a", a)], [],
-    ]  # fmt: skip
+        [("a", a), ("b", b)],
+        [("b", b), ("a", a)],  # another order
+        [("b", a), ("a", b)],  # other names
+        [("a", a.view(3, 2)), ("b", b)],  # another shape
+        [("a", a.view(torch.int32)), ("b", b)],  # another dtype of the same bytes
+        [("a", a)],
+        [],
+    ]
+
     assert len({digest_of(variant) for variant in variants}) == len(variants)
 
 
@@ -72,8 +91,10 @@ def test_a_restored_state_is_the_saved_one():
     saved.seconds = {"training": 1.0, "validation": 2.0, "saving": 3.0}
     saved.segments = [{"from_step": 0, "threads": 1}, {"from_step": 6, "threads": 2}]
     saved.history = History([[6, 600, 0.1, 2.0, 1.0]], [[5, 500, 2.5]], ["0" * 12], [[500, 1.0, 2.0, 3.0]])
+
     restored = state_after_a_step()
     restored.restore(saved.as_dict())
+
     for name in ("step", "best_step", "best_loss", "best_weights", "interval_loss", "seconds", "segments", "history"):
         assert getattr(restored, name) == getattr(saved, name), name
     assert restored.digest() == saved.digest()
@@ -81,8 +102,31 @@ def test_a_restored_state_is_the_saved_one():
 
 def test_only_the_main_rank_reads_whole_weights():
     state = state_after_a_step()
-    assert TrainingState(state.model, state.optimizers, World(1, 2)).digest() == ""
-    assert TrainingState(state.model, state.optimizers, World(0, 2)).digest() == state.digest()
+    main_rank = TrainingState(state.model, state.optimizers, World(0, 2))
+    other_rank = TrainingState(state.model, state.optimizers, World(1, 2))
+
+    assert main_rank.digest() == state.digest()
+    assert other_rank.digest() == ""
+
+
+@pytest.mark.parametrize(
+    ("segments", "dtype"),
+    [
+        ([], None),
+        ([{"numerics": "exact"}], None),
+        ([{"dtype": "bfloat16"}, {"dtype": "float32"}], "float32"),  # it went on without bfloat16
+        ([{"dtype": "float32"}, {"dtype": "bfloat16"}], "bfloat16"),
+    ],
+)
+def test_a_run_continues_in_the_dtype_of_its_last_segment(segments, dtype):
+    assert last_dtype({"segments": segments}) == dtype
+
+
+def test_a_new_run_has_no_dtype_yet():
+    assert last_dtype(None) is None
+
+
+# The machine that computes.
 
 
 CPU = torch.device("cpu")
@@ -106,10 +150,14 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
             here.append(computed_on(CPU, torch.float32, "fast"))
     finally:
         set_num_threads(threads, "fast")
+
     state = record_two_segments(*here)
+
     assert [(segment["from_step"], segment["threads"]) for segment in state.segments] == [(0, 1), (5, 2)]
     warning = capsys.readouterr().err
-    assert warning.startswith("warning: started on ") and "'threads': 1" in warning and "'threads': 2" in warning
+    assert warning.startswith("warning: started on ")
+    assert "'threads': 1" in warning
+    assert "'threads': 2" in warning
 
 
 @pytest.mark.parametrize(
@@ -117,8 +165,11 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
 )
 def test_a_run_that_continues_on_another_machine_warns(capsys, other):
     given = {"device": CPU, "dtype": torch.float32, "numerics": "fast", "ranks": 2 if "sharded" in other else 1}
+
     state = record_two_segments(computed_on(**given), computed_on(**given | other))
-    assert len(state.segments) == 2 and "the bits may differ" in capsys.readouterr().err
+
+    assert len(state.segments) == 2
+    assert "the bits may differ" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
@@ -126,8 +177,11 @@ def test_a_run_that_continues_on_another_machine_warns(capsys, other):
 def test_a_run_that_continues_with_another_library_warns(capsys, monkeypatch, numerics, library):
     first = computed_on(CPU, torch.float32, numerics)
     monkeypatch.setattr(f"{library}.__version__", "9.9.9")
+
     state = record_two_segments(first, computed_on(CPU, torch.float32, numerics))
-    assert state.segments[1][library] == "9.9.9" and "the bits may differ" in capsys.readouterr().err
+
+    assert state.segments[1][library] == "9.9.9"
+    assert "the bits may differ" in capsys.readouterr().err
 
 
 def test_a_run_in_exact_numerics_that_continues_on_a_gpu_has_a_segment_and_no_warning(capsys):
@@ -145,18 +199,28 @@ def test_a_run_in_exact_numerics_that_continues_on_a_gpu_has_a_segment_and_no_wa
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_a_run_that_continues_on_the_same_machine_is_one_segment(capsys, numerics):
     here = computed_on(CPU, torch.float32, numerics, 2)
-    assert len(record_two_segments(here, dict(here)).segments) == 1
-    assert numerics == "exact" or {"device", "instruction_set", "machine", "threads", "sharded"} <= here.keys()
+
+    state = record_two_segments(here, dict(here))
+
+    assert len(state.segments) == 1
     assert capsys.readouterr().err == ""
 
 
+def test_fast_numerics_record_the_machine():
+    here = computed_on(CPU, torch.float32, "fast", 2)
+
+    assert {"device", "instruction_set", "machine", "threads", "sharded"} <= here.keys()
+
+
 def test_a_segment_is_compared_with_the_one_before_it(capsys):
-    one, other = ({"numerics": "fast", "threads": threads} for threads in (1, 2))
-    state = record_two_segments(one, other)
+    one_thread = {"numerics": "fast", "threads": 1}
+    two_threads = {"numerics": "fast", "threads": 2}
+    state = record_two_segments(one_thread, two_threads)
+
     state.step = 8
-    state.record_machine(dict(other))
-    assert [segment["from_step"] for segment in state.segments] == [0, 5]
+    state.record_machine(dict(two_threads))
     state.step = 9
-    state.record_machine(dict(one))
+    state.record_machine(dict(one_thread))
+
     assert [segment["from_step"] for segment in state.segments] == [0, 5, 9]
     assert capsys.readouterr().err.count("the bits may differ") == 2

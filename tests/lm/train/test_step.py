@@ -18,6 +18,7 @@ from lm.exact.order import GRADIENT_UNIT
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train import step
+from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import TrainingState
@@ -52,13 +53,26 @@ class Tokens:
     eot_id: int = 49
 
 
-def new_state(optimizer="muon", numerics="exact"):
+def new_state(optimizer="muon", numerics="exact") -> TrainingState:
+    """Return the state of a run before its first step."""
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), numerics)
     model.init_weights(torch.Generator().manual_seed(1))
-    return TrainingState(model, build_optimizers(model, optimizer_params(optimizer, numerics=numerics), torch.float32))
+    params = optimizer_params(optimizer, numerics=numerics)
+    return TrainingState(model, build_optimizers(model, params, torch.float32))
 
 
-def run(state, params=None, until=None):
+def batch_of(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the inputs and targets (num_rows, 16) of a step."""
+    x, y = TokenWindows(IDS, 16, num_rows, seed=1).batch(0)
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def gradient_of(model: Gemma3Model) -> torch.Tensor:
+    """Return the gradients of all weights in one tensor."""
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def run(state: TrainingState, params: TrainParams | None = None, until: int | None = None) -> TrainingState:
     """Take the steps of src/train.py, without its validations, checkpoints and display."""
     params = params or train_params()
     windows = TokenWindows(IDS, params.seq_len, params.batch_size, seed=1)
@@ -72,27 +86,44 @@ def run(state, params=None, until=None):
     return state
 
 
-def validate(state, loss):
+def validate(state: TrainingState, loss: float) -> None:
+    """Record a validation with this loss."""
     record_validation(state, loss, train_params())
 
 
-def same(first, second):
+def same(first: TrainingState, second: TrainingState) -> bool:
+    """Return True if two runs have the same weights and curves."""
     weights = zip(first.weights().values(), second.weights().values(), strict=True)
     return all(torch.equal(a, b) for a, b in weights) and first.history == second.history
 
 
-def test_each_step_samples_other_entries_and_the_loss_falls():
-    params = train_params(sampled_vocab_size=20, max_steps=60)
-    first, second, third = (uniform_draws(step, params) for step in (0, 1, 0))
-    assert first.shape == (20,) and torch.equal(first, third) and not torch.equal(first, second)
+# The sampled vocabulary.
+
+
+def test_each_step_draws_other_entries():
+    params = train_params(sampled_vocab_size=20)
+
+    first = uniform_draws(0, params)
+
+    assert first.shape == (20,)
+    assert torch.equal(first, uniform_draws(0, params))
+    assert not torch.equal(first, uniform_draws(1, params))
     assert not torch.equal(first, uniform_draws(0, dataclasses.replace(params, seed=2)))
-    assert uniform_draws(0, train_params()) is None
-    state = run(new_state(), params)
-    full = run(new_state(), train_params(max_steps=60))
-    assert not same(state, full)
-    losses = [row[3] for row in state.history.train]
-    assert losses[0] > 3.5 and losses[-1] < losses[0] - 0.5
-    assert losses[-1] == pytest.approx(full.history.train[-1][3], abs=0.1)
+
+
+def test_the_whole_vocabulary_needs_no_draws():
+    assert uniform_draws(0, train_params(sampled_vocab_size=None)) is None
+
+
+def test_a_sampled_vocabulary_estimates_the_loss_of_the_whole_one():
+    sampled = run(new_state(), train_params(sampled_vocab_size=20, max_steps=60))
+    whole = run(new_state(), train_params(max_steps=60))
+
+    assert not same(sampled, whole)
+    losses = [row[3] for row in sampled.history.train]
+    assert losses[0] > 3.5
+    assert losses[-1] < losses[0] - 0.5
+    assert losses[-1] == pytest.approx(whole.history.train[-1][3], abs=0.1)
 
 
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
@@ -104,11 +135,16 @@ def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
         return average_gradients_exactly(*given)
 
     monkeypatch.setattr(step, "average_gradients_exactly", recording_average)
+
     run(new_state(), params, until=3)
+
+    assert len(taken) == 3
     for number, draws in enumerate(taken):
         drawn = np.random.default_rng([params.seed, number]).random(20)
         assert np.array_equal(draws.numpy(), drawn), number
-    assert len(taken) == 3
+
+
+# A run that is interrupted.
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
@@ -117,8 +153,10 @@ def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimiz
     undisturbed = run(new_state(optimizer))
     stopped = run(new_state(optimizer), until=stop)
     torch.save(stopped.as_dict(), tmp_path / "state.pt")
+
     resumed = new_state(optimizer)
     resumed.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+
     assert resumed.step == stop
     assert same(run(resumed), undisturbed)
 
@@ -128,19 +166,26 @@ def test_a_resumed_run_draws_the_same_numbers():
     saved = state.as_dict()
     expected = torch.rand(3)
     torch.manual_seed(99)
+
     new_state().restore(saved)
+
     assert torch.equal(torch.rand(3), expected)
 
 
+# Micro-batches.
+
+
 def test_micro_batches_give_the_gradients_of_the_batch():
-    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
-    results = []
+    x, y = batch_of(8)
+    losses = []
+    gradients = []
     for rows in (8, 2):
         model = new_state(numerics="fast").model
-        loss = float(accumulate_gradients(model, World(), x, y, rows, torch.float32))
-        results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()])))
-    assert results[0][0] == pytest.approx(results[1][0], abs=1e-6)
-    assert torch.allclose(results[0][1], results[1][1], atol=1e-6)
+        losses.append(float(accumulate_gradients(model, World(), x, y, rows, torch.float32)))
+        gradients.append(gradient_of(model))
+
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +206,13 @@ def test_the_micro_batches_of_a_rank_are_equal(num_rows, micro_batch_size, rows)
 
 def test_rows_that_the_micro_batch_does_not_divide_count_alike():
     """A rank of two has six rows of a batch of twelve, and a micro-batch has four."""
-    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 6, seed=1).batch(0))
+    batch = batch_of(6)
     losses = []
     norms = []
     for micro_batch_size in (6, 4):
         lengths = {"batch_tokens": 16 * 12, "micro_batch_tokens": 16 * micro_batch_size}
         params = train_params(numerics="fast", **lengths)
-        loss, norm = compute_gradients(new_state(numerics="fast"), (x, y), params, torch.float32)
+        loss, norm = compute_gradients(new_state(numerics="fast"), batch, params, torch.float32)
         losses.append(loss)
         norms.append(norm)
 
@@ -190,48 +235,65 @@ class Roundings(TorchDispatchMode):
 
 
 def test_weights_are_rounded_once_for_all_micro_batches():
-    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
+    x, y = batch_of(8)
     model = new_state(numerics="fast").model
+
     with Roundings() as roundings:
         accumulate_gradients(model, World(), x, y, 2, torch.bfloat16)
+
     layer = model.layers[0]
     for weight in (layer.mlp.down_proj.weight, layer.self_attn.o_proj.weight):
-        same = sum(p.shape == weight.shape for p in model.parameters())
-        assert roundings.shapes.count(tuple(weight.shape)) == same
+        num_weights = sum(p.shape == weight.shape for p in model.parameters())
+        assert roundings.shapes.count(tuple(weight.shape)) == num_weights
 
 
 def test_a_validation_rounds_the_head_once():
-    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0))
+    x, y = batch_of(8)
     model = new_state(numerics="fast").model
+
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), Roundings() as roundings:
         model.token_losses(x, y, rows=10)
+
     assert roundings.shapes.count(tuple(model.embed_tokens.weight.shape)) == 1
 
 
-@pytest.mark.parametrize("num_units", [1, 6, 8])
-def test_exact_gradients_are_the_mean_in_any_order(num_units):
-    """Which has the same bits however the ranks share the units, and is the mean in float64 within 2⁻⁴⁰."""
-    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, num_units, seed=1).batch(0))
-    found = []
-    for order in (torch.arange(num_units), torch.arange(num_units).flip(0)):
-        model = new_state().model
-        loss = average_gradients_exactly(model, World(), x[order], y[order], 1)
-        found.append([loss, *(p.grad for p in model.parameters())])
-    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+# Gradients in exact numerics.
+
+
+@pytest.mark.parametrize("num_rows", [6, 8])
+def test_exact_gradients_have_the_same_bits_in_any_order_of_the_rows(num_rows):
+    """So the ranks may share the rows in any way."""
+    x, y = batch_of(num_rows)
+    forwards = new_state().model
+    backwards = new_state().model
+
+    loss = average_gradients_exactly(forwards, World(), x, y, 1)
+    loss_backwards = average_gradients_exactly(backwards, World(), x.flip(0), y.flip(0), 1)
+
+    assert loss == loss_backwards
+    assert torch.equal(gradient_of(forwards), gradient_of(backwards))
+
+
+@pytest.mark.parametrize("num_rows", [1, 6, 8])
+def test_exact_gradients_are_the_mean_over_the_rows(num_rows):
+    """They are that in float64 within 2⁻⁴⁰, rounded to float32."""
+    x, y = batch_of(num_rows)
     model = new_state().model
     losses = []
-    totals = [torch.zeros_like(p, dtype=torch.float64) for p in model.parameters()]
-    for unit in range(num_units):
-        loss = model.loss(x[unit : unit + 1], y[unit : unit + 1])
+    gradients = []
+    for row in range(num_rows):
+        loss = model.loss(x[row : row + 1], y[row : row + 1])
         loss.backward()
         losses.append(loss.item())
-        for total, p in zip(totals, model.parameters(), strict=True):
-            total += p.grad.double()
+        gradients.append(gradient_of(model).double())
         model.zero_grad()
-    assert found[0][0] == pytest.approx(np.mean(losses), rel=1e-12)
-    for gradient, total in zip(found[0][1:], totals, strict=True):
-        mean = total / num_units
-        assert ((gradient - mean).abs() <= 2.0**-24 * mean.abs() + 2.0**-40).all()
+
+    loss = average_gradients_exactly(model, World(), x, y, 1)
+
+    assert loss == pytest.approx(np.mean(losses), rel=1e-12)
+    mean = torch.stack(gradients).mean(dim=0)
+    error = (gradient_of(model) - mean).abs()
+    assert (error <= 2.0**-24 * mean.abs() + 2.0**-40).all()
 
 
 def test_one_gradient_at_a_time_is_a_tensor_of_integers(monkeypatch):
@@ -246,13 +308,15 @@ def test_one_gradient_at_a_time_is_a_tensor_of_integers(monkeypatch):
 
     monkeypatch.setattr(exact, "as_integers", recording)
     model = new_state().model
-    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
-    average_gradients_exactly(model, World(), x, y, 2)
+
+    average_gradients_exactly(model, World(), *batch_of(4), 2)
+
     assert len(earlier) == 2 * len(list(model.parameters()))
 
 
 def test_gradients_of_micro_batches_keep_40_binary_places():
     gradient = torch.linspace(-1e-5, 1e-5, 1001)
+
     error = as_integers(gradient).double() * GRADIENT_UNIT - gradient.double()
     assert error.abs().max() <= 2.0**-41
 
@@ -260,14 +324,13 @@ def test_gradients_of_micro_batches_keep_40_binary_places():
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 @pytest.mark.parametrize("micro_batch_tokens", [128, 32])
 def test_gradients_above_the_limit_are_scaled_to_it(numerics, micro_batch_tokens):
-    batch = tuple(map(torch.from_numpy, TokenWindows(IDS, 16, 8, seed=1).batch(0)))
 
     def gradients(limit: float) -> tuple[torch.Tensor, float]:
         """Return all gradients of a step in one tensor, and the norm that they had."""
         state = new_state(numerics=numerics)
         params = train_params(grad_clip=limit, numerics=numerics, micro_batch_tokens=micro_batch_tokens)
-        _, norm = compute_gradients(state, batch, params, torch.float32)
-        return torch.cat([p.grad.flatten() for p in state.model.parameters()]).double(), norm
+        _, norm = compute_gradients(state, batch_of(8), params, torch.float32)
+        return gradient_of(state.model).double(), norm
 
     free, norm = gradients(1e9)
     assert float(free.norm()) == pytest.approx(norm, rel=1e-6)
@@ -290,8 +353,9 @@ def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
         return gradient
 
     model.norm.weight.register_hook(replace_one)
-    x, y = map(torch.from_numpy, TokenWindows(IDS, 16, 4, seed=1).batch(0))
-    loss = average_gradients_exactly(model, World(), x, y, 2)
+
+    loss = average_gradients_exactly(model, World(), *batch_of(4), 2)
+
     assert math.isfinite(loss), "the loss itself is right"
     if abs(value) == 1024:
         assert model.norm.weight.grad[3] == value
@@ -299,9 +363,13 @@ def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
         assert math.isinf(exact.norm(p.grad for p in model.parameters()))
 
 
+# Curves, divergence, the end of a run.
+
+
 def test_a_row_of_the_curve_averages_its_interval():
     single = run(new_state(), train_params(log_every_steps=1)).history.train
     averaged = run(new_state()).history.train
+
     assert [row[0] for row in averaged] == [3, 6, 9, 12]
     assert [row[1] for row in averaged] == [384, 768, 1152, 1536]
     for row in averaged:
@@ -312,11 +380,14 @@ def test_a_row_of_the_curve_averages_its_interval():
 @pytest.mark.parametrize(("loss", "grad_norm"), [(math.nan, 1.0), (2.0, math.nan), (2.0, math.inf), (-math.inf, 1.0)])
 def test_a_step_that_is_not_finite_names_its_windows(loss, grad_norm):
     windows = TokenWindows(IDS, 16, 8, seed=1)
-    check_finite(2.0, 1e30, new_state(), windows, train_params())
-    with pytest.raises(
-        DivergedError, match=rf"loss {loss}, gradient norm {grad_norm}, windows \[{windows.starts(0)[0]}, "
-    ):
+
+    named = rf"loss {loss}, gradient norm {grad_norm}, windows \[{windows.starts(0)[0]}, "
+    with pytest.raises(DivergedError, match=named):
         check_finite(loss, grad_norm, new_state(), windows, train_params())
+
+
+def test_a_large_step_that_is_finite_is_accepted():
+    check_finite(2.0, 1e30, new_state(), TokenWindows(IDS, 16, 8, seed=1), train_params())
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update():
@@ -324,13 +395,21 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
     with torch.no_grad():
         state.model.norm.weight[0] = float("nan")
     before = state.model.embed_tokens.weight.clone()
+
     with pytest.raises(DivergedError, match=r"diverged at step 0: loss nan.*lower train\.peak_lr 0\.02"):
         run(state)
+
     assert torch.equal(state.model.embed_tokens.weight, before)
-    with pytest.raises(DivergedError, match=r"validation loss is nan at step 0; check the weights of train\.init_from"):
-        validate(state, float("nan"))
-    state.step = 1
-    with pytest.raises(DivergedError, match=r"validation loss is nan at step 1; lower train\.peak_lr"):
+
+
+@pytest.mark.parametrize(
+    ("at_step", "advice"), [(0, r"check the weights of train\.init_from"), (1, r"lower train\.peak_lr")]
+)
+def test_a_validation_that_is_not_finite_ends_the_run(at_step, advice):
+    state = new_state()
+    state.step = at_step
+
+    with pytest.raises(DivergedError, match=rf"validation loss is nan at step {at_step}; {advice}"):
         validate(state, float("nan"))
 
 
@@ -351,14 +430,17 @@ def test_a_loss_is_compared_with_the_lowest_one(losses, diverged):
         check_divergence(state, train_params(divergence_nats=0.5))
 
 
-def test_patience_ends_the_run(tmp_path):
+def test_patience_ends_the_run():
     state = new_state()
     params = train_params(patience_evals=2)
+
     validate(state, 2.0)
     for loss in (1.5, 1.6, 1.5):  # equal is not better
         run(state, params, until=state.step + 1)
         validate(state, loss)
-    assert (state.step, state.best_step) == (3, 1)
+
+    assert state.step == 3
+    assert state.best_step == 1
     resumed = new_state()
     resumed.restore(state.as_dict())
     assert run(resumed, params).step == 3
@@ -369,12 +451,18 @@ def test_the_best_weights_are_kept():
     state = new_state()
     validate(state, 2.0)
     best = {name: value.clone() for name, value in state.best_weights.items()}
+
     run(state)
     validate(state, 3.0)
+
     assert (state.best_loss, state.best_step) == (2.0, 0)
     assert all(torch.equal(state.best_weights[name], value) for name, value in best.items())
+
     validate(state, 1.0)
     assert (state.best_loss, state.best_step) == (1.0, 12)
+
+
+# Validation.
 
 
 class EchoModel:
