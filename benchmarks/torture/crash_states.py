@@ -99,7 +99,7 @@ def cuts_of(case: Case) -> Iterator[Cut]:
         assert ended.code == 0, ended.err
         operations = joined(shim.read_log(log, folder))
     num_marks = 0
-    total = sum(operation.call == "mark" for operation in operations)
+    total = [operation.call for operation in operations].count("mark")
     disk = Disk(case.before)
     tried = set()
     for operation in operations:
@@ -114,8 +114,11 @@ def cuts_of(case: Case) -> Iterator[Cut]:
 
 def final_files(tree: Tree) -> frozenset:
     """Return the files and folders of a tree, and of temporary ones only the names at the top."""
-    temporary = {temporary_part(name) for name in tree} - {""}
-    return frozenset([*((name, tree[name]) for name in tree if not temporary_part(name)), *temporary])
+    found: set = set()
+    for name, content in tree.items():
+        temporary = temporary_part(name)
+        found.add(temporary or (name, content))
+    return frozenset(found)
 
 
 def problem_after(case: Case, cut: Cut, recovered: set) -> str | None:

@@ -6,7 +6,7 @@ waiting changes may be missing. A rename is there or not, never half.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from shim import Operation
@@ -21,7 +21,8 @@ class Inode:
 
     def __init__(self, is_folder: bool, content: bytes = b""):
         self.is_folder = is_folder
-        self.content, self.safe_content = bytearray(content), bytes(content)
+        self.content = bytearray(content)
+        self.safe_content = bytes(content)
         self.names: dict[str, Inode] = {}
         self.safe_names: dict[str, Inode] = {}
 
@@ -53,7 +54,8 @@ class Disk:
         for name, content in tree.items():
             folder, last = self._find_parent(name)
             inode = Inode(content is None, content or b"")
-            folder.names[last] = folder.safe_names[last] = inode
+            folder.names[last] = inode
+            folder.safe_names[last] = inode
             self.files.append(inode)
             self.published[name] = {content}
 
@@ -69,8 +71,11 @@ class Disk:
 
     def _change(self, *changes: tuple[str, Inode | None]) -> None:
         """Change names together; the change waits for an fsync."""
-        change = [(*self._find_parent(path), inode) for path, inode in changes]
-        _apply(change, lambda folder: folder.names)
+        change = []
+        for path, inode in changes:
+            folder, name = self._find_parent(path)
+            change.append((folder, name, inode))
+        _apply(change, current_names)
         self.waiting.append(change)
 
     def apply(self, operation: Operation) -> None:
@@ -93,7 +98,7 @@ class Disk:
             case "rename":
                 moved = self._find(path)
                 self._change((path, None), (other, moved))
-                for name, content in _walk(moved, other, lambda inode: inode.names, {}):
+                for name, content in _walk(moved, other, current_names, {}):
                     self.published.setdefault(name, set()).add(content)
             case "link":
                 self._change((other, self._find(path)))
@@ -104,31 +109,58 @@ class Disk:
                 self._change((path, Inode(is_folder=True)))
 
     def _sync(self, inode: Inode) -> None:
+        """Make the bytes of a file safe, or the waiting changes of names in a folder."""
         if not inode.is_folder:
             inode.safe_content = bytes(inode.content)
             return
+        waiting = []
         for change in self.waiting:
             if any(folder is inode for folder, _, _ in change):
-                _apply(change, lambda folder: folder.safe_names)
-        self.waiting = [change for change in self.waiting if all(folder is not inode for folder, _, _ in change)]
+                _apply(change, safe_names)
+            else:
+                waiting.append(change)
+        self.waiting = waiting
 
     def after_cut(self) -> Iterator[Tree]:
         """Yield what a power cut at this moment can leave; the same tree may come several times."""
+        # Damage none of the unsafe files, all of them in each way, and each one alone.
         unsafe = [inode for inode in self.files if inode.content != inode.safe_content]
-        damages = [{}, *({id(inode): damage for inode in unsafe} for damage in DAMAGES)]
+        damages: list[dict[int, str]] = [{}]
+        damages += [{id(inode): damage for inode in unsafe} for damage in DAMAGES]
         if len(unsafe) > 1:
             damages += [{id(inode): damage} for inode in unsafe for damage in DAMAGES]
+
         for chosen in _choices(len(self.waiting)):
-            overlay: dict[int, dict[str, Inode]] = {}
+            names = NamesAfterCut()
             for number in chosen:
-                names_of = lambda folder: overlay.setdefault(id(folder), dict(folder.safe_names))  # noqa: B023, E731
-                _apply(self.waiting[number], names_of)
+                _apply(self.waiting[number], names)
             for damaged in damages:
-                names_of = lambda folder: overlay.get(id(folder), folder.safe_names)  # noqa: B023, E731
-                yield dict(_walk(self.root, "", names_of, damaged))
+                yield dict(_walk(self.root, "", names, damaged))
 
 
-def _apply(change: Change, names_of) -> None:
+def current_names(folder: Inode) -> dict[str, Inode]:
+    return folder.names
+
+
+def safe_names(folder: Inode) -> dict[str, Inode]:
+    return folder.safe_names
+
+
+class NamesAfterCut:
+    """The names of each folder, called with it: those that are safe, in a copy, to which changes can be added."""
+
+    def __init__(self):
+        self.of: dict[int, dict[str, Inode]] = {}
+
+    def __call__(self, folder: Inode) -> dict[str, Inode]:
+        return self.of.setdefault(id(folder), dict(folder.safe_names))
+
+
+NamesOf = Callable[[Inode], dict[str, Inode]]
+
+
+def _apply(change: Change, names_of: NamesOf) -> None:
+    """Write, move or remove names."""
     for folder, name, inode in change:
         if inode is None:
             names_of(folder).pop(name, None)
@@ -136,7 +168,7 @@ def _apply(change: Change, names_of) -> None:
             names_of(folder)[name] = inode
 
 
-def _walk(inode: Inode, path: str, names_of, damaged: dict[int, str]) -> Iterator[tuple[str, bytes | None]]:
+def _walk(inode: Inode, path: str, names_of: NamesOf, damaged: dict[int, str]) -> Iterator[tuple[str, bytes | None]]:
     """Yield the paths below an inode, with the bytes of files."""
     if not inode.is_folder:
         yield path, inode.after_cut(damaged.get(id(inode), "whole"))
@@ -165,19 +197,28 @@ def joined(operations: Sequence[Operation]) -> list[Operation]:
     """Return the operations without those on locks, where writes that continue each other are one."""
     result: list[Operation] = []
     for operation in operations:
-        before = result[-1] if result else None
         if is_lock(operation.path):
             continue
-        continues = before and operation.call == before.call == "write" and operation.path == before.path
-        if before and continues and operation.number == before.number + len(before.data):
+        if result and continues(result[-1], operation):
+            before = result[-1]
             result[-1] = before._replace(data=before.data + operation.data)
         else:
             result.append(operation)
     return result
 
 
+def continues(before: Operation, operation: Operation) -> bool:
+    """Return whether an operation writes where the one before has ended."""
+    if not before.call == operation.call == "write":
+        return False
+    end = before.number + len(before.data)
+    return operation.path == before.path and operation.number == end
+
+
 def temporary_part(path: str) -> str:
     """Return a path up to its first temporary name, which the next writer removes; "" if it has none."""
     parts = PurePosixPath(path).parts
-    ends = [i for i, name in enumerate(parts, 1) if name.startswith(".") and name.endswith(".tmp")]
-    return "/".join(parts[: ends[0]]) if ends else ""
+    for number, name in enumerate(parts, 1):
+        if name.startswith(".") and name.endswith(".tmp"):
+            return "/".join(parts[:number])
+    return ""

@@ -37,9 +37,11 @@ def faults_of(case: Case) -> Iterator[shim.Fault]:
         ended = run(case.work, folder)
     assert ended.code == 0, ended.err
     for kind, count in ended.calls.items():
-        errors = ERRORS[kind]
         for at in range(1, count + 1):
-            for error in [errors[at % len(errors)]] if case.name in ERRORS_IN_TURN else errors:
+            errors = ERRORS[kind]
+            if case.name in ERRORS_IN_TURN:
+                errors = [errors[at % len(errors)]]
+            for error in errors:
                 yield shim.Fault(kind, at, error)
 
 

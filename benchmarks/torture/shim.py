@@ -49,7 +49,11 @@ def preload() -> None:
 def arm(folder: Path, log: Path | None = None, fault: Fault | None = None) -> None:
     """Watch the calls of this process below `folder`: log them, let one fail, or both."""
     descriptor = -1 if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    kind, at, error = (KINDS.index(fault.kind), fault.at, fault.error) if fault else (-1, 0, 0)
+    kind, at, error = -1, 0, 0  # no fault
+    if fault:
+        kind = KINDS.index(fault.kind)
+        at = fault.at
+        error = fault.error
     ctypes.CDLL(None).arm(os.fsencode(folder), descriptor, kind, ctypes.c_long(at), error)
 
 
@@ -71,6 +75,8 @@ def read_log(log: Path, folder: Path) -> list[Operation]:
     with open(log, "rb") as file:
         while head := file.readline():
             call, path, other, number, size = os.fsdecode(head).rstrip("\n").split("\t")
-            inside = [os.path.relpath(name, folder) if name else "" for name in (path, other)]
-            operations.append(Operation(call, *inside, int(number), file.read(int(size))))
+            path = os.path.relpath(path, folder) if path else ""
+            other = os.path.relpath(other, folder) if other else ""
+            data = file.read(int(size))
+            operations.append(Operation(call, path, other, int(number), data))
     return operations

@@ -61,10 +61,11 @@ def run(work: Callable[[], int], folder: Path, log: Path | None = None, fault: s
         err = Path(scratch) / "err"
         counted = Path(scratch) / "calls"
         pid = os.fork()
-        if not pid:
+        if pid == 0:
             _run_here(work, folder, err, counted, log, fault)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return Ended(status, err.read_text(), json.loads(counted.read_text()) if counted.exists() else {})
+        _, status = os.waitpid(pid, 0)
+        calls = json.loads(counted.read_text()) if counted.exists() else {}
+        return Ended(os.waitstatus_to_exitcode(status), err.read_text(), calls)
 
 
 def _run_here(work, folder: Path, err: Path, counted: Path, log: Path | None, fault: shim.Fault | None) -> None:
@@ -108,8 +109,10 @@ def copy_of(tree: Tree) -> Iterator[Path]:
     try:
         for name, content in tree.items():
             path = folder / name
-            (path if content is None else path.parent).mkdir(parents=True, exist_ok=True)
-            if content is not None:
+            if content is None:
+                path.mkdir(parents=True, exist_ok=True)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
         yield folder
     finally:
@@ -139,7 +142,8 @@ class Case(NamedTuple):
 def make_cases(stages: list[str]) -> list[Case]:
     """Run stages of the small pipeline twice, with other data and then with its own; return a case for each."""
     # What stages import late is loaded once, for all their forks.
-    for name in ("matplotlib.pyplot", "pandas", "torch._dynamo", *(module_and_arguments(stage)[0] for stage in stages)):
+    stage_modules = [module_and_arguments(stage)[0] for stage in stages]
+    for name in ["matplotlib.pyplot", "pandas", "torch._dynamo", *stage_modules]:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as temporary:
         folder = stage_folder(Path(temporary).resolve() / "pipeline")

@@ -61,9 +61,12 @@ def gemma_tokenizer(gemma_folder):
 def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
     reference = tiktoken.get_encoding("gpt2")
+
     tokenizer = load_tokenizer(gpt2_folder)
+
     assert [tokenizer.encode(text) for text in TEXTS[:8000]] == reference.encode_ordinary_batch(TEXTS[:8000])
-    assert (tokenizer.vocab_size, tokenizer.eot_id) == (reference.n_vocab, reference.eot_token)
+    assert tokenizer.vocab_size == reference.n_vocab
+    assert tokenizer.eot_id == reference.eot_token
 
 
 def test_auto_tokenizer_gives_the_same_ids(byte_level_folder):
@@ -75,22 +78,39 @@ def test_auto_tokenizer_gives_the_same_ids(byte_level_folder):
 def test_each_document_ends_with_eot(byte_level_folder):
     tokenizer = load_tokenizer(byte_level_folder)
     texts = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
+
     ids, lengths = tokenizer.encode_documents(texts)
-    assert ids.dtype == np.dtype("<u2") and lengths.dtype == np.int64
-    assert lengths.tolist() == [len(tokenizer.encode(text)) + 1 for text in texts]
-    assert ids.tolist() == [i for text in texts for i in [*tokenizer.encode(text), tokenizer.eot_id]]
-    assert tokenizer.count_bytes(ids) == sum(len(text.encode()) for text in texts)
+
+    documents = [[*tokenizer.encode(text), tokenizer.eot_id] for text in texts]
+    assert ids.tolist() == [token_id for document in documents for token_id in document]
+    assert lengths.tolist() == [len(document) for document in documents]
+    assert ids.dtype == np.dtype("<u2")
+    assert lengths.dtype == np.int64
+
+
+def test_the_bytes_of_tokens_are_those_of_the_text(byte_level_folder):
+    tokenizer = load_tokenizer(byte_level_folder)
+    texts = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
+    ids, _ = tokenizer.encode_documents(texts)
+
+    assert tokenizer.is_byte_level
     assert tokenizer.decode_bytes(ids) == "".join(text + "<|endoftext|>" for text in texts).encode()
-    assert tokenizer.token_bytes[tokenizer.eot_id] == 0 and tokenizer.is_byte_level
+    assert tokenizer.count_bytes(ids) == sum(len(text.encode()) for text in texts)
     assert tokenizer.bytes_of(ids).tolist() == tokenizer.token_bytes[ids].tolist()
+    assert tokenizer.token_bytes[tokenizer.eot_id] == 0
 
 
-def test_a_lone_surrogate_becomes_the_replacement_character(bpe_folder, gemma_tokenizer):
+@pytest.mark.parametrize(
+    ("text", "well_formed"), [("a\ud800b", "a\ufffdb"), ("\ud83d\ude00\ud83d", "\U0001f600\ufffd")]
+)
+def test_a_lone_surrogate_becomes_the_replacement_character(bpe_folder, gemma_tokenizer, text, well_formed):
     for tokenizer in (load_tokenizer(bpe_folder), gemma_tokenizer):
-        for text, well_formed in (("a\ud800b", "a\ufffdb"), ("\ud83d\ude00\ud83d", "\U0001f600\ufffd")):
-            assert tokenizer.encode(text) == tokenizer.encode(well_formed)
-            ids, _ = tokenizer.encode_documents([text])
-            assert ids.tolist() == [*tokenizer.encode(well_formed), tokenizer.eot_id]
+        expected = tokenizer.encode(well_formed)
+
+        ids, _ = tokenizer.encode_documents([text])
+
+        assert tokenizer.encode(text) == expected
+        assert ids.tolist() == [*expected, tokenizer.eot_id]
 
 
 @pytest.mark.parametrize(
@@ -150,28 +170,55 @@ def test_a_gemma_like_tokenizer_gives_the_same_ids(gemma_source, gemma_folder, g
     tokenizer = gemma_tokenizer
     texts = TEXTS[:1000] + SPECIAL
     expected = auto_ids(gemma_source, texts, split_special_tokens=True)
+
+    ids, lengths = tokenizer.encode_documents(texts)
+
     assert [tokenizer.encode(text) for text in texts] == expected
     assert auto_ids(gemma_folder, texts) == expected
-    ids, lengths = tokenizer.encode_documents(texts)
-    assert ids.dtype == np.dtype("<u4") and np.split(ids, np.cumsum(lengths)[:-1])[7][:-1].tolist() == expected[7]
+    documents = np.split(ids, np.cumsum(lengths)[:-1])
+    assert ids.dtype == np.dtype("<u4")
+    assert documents[7].tolist() == [*expected[7], tokenizer.eot_id]
     assert np.count_nonzero(ids == tokenizer.eot_id) == len(texts)
+
+
+def test_a_gemma_like_tokenizer_decodes_what_it_has_encoded(gemma_tokenizer):
     greeting = "Hi <bos>\n\nthere 👋 "
-    ended = [*tokenizer.encode(greeting), tokenizer.eot_id]
-    assert tokenizer.decode(ended) == greeting + "<eos>"
-    assert tokenizer.decode_all([ended, ended[:-1]]) == [greeting + "<eos>", greeting]
+    ids = gemma_tokenizer.encode(greeting)
+    ended = [*ids, gemma_tokenizer.eot_id]
+
+    assert gemma_tokenizer.decode(ended) == greeting + "<eos>"
+    assert gemma_tokenizer.decode_all([ended, ids]) == [greeting + "<eos>", greeting]
 
 
-def test_a_gemma_like_tokenizer_is_described(gemma_source, gemma_tokenizer):
-    tokenizer = gemma_tokenizer
-    vocab = json.loads((gemma_source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    assert tokenizer.vocab_size == len(vocab) == GEMMA_LIKE_SIZE, "the special token after it never occurs in a file"
-    assert tokenizer.eot_id == vocab["<eos>"] and not tokenizer.is_byte_level
-    assert tokenizer.meta["special_tokens"]["<image_soft_token>"] == GEMMA_LIKE_SIZE
-    assert tokenizer.meta["commit"] == "a" * 40
-    sizes = {"<0x0A>": 1, "▁a": 2, "漢": 3, "\n\n": 2, "<tag>": 5, "<bos>": 0, "<eos>": 0}
-    assert {token: tokenizer.token_bytes[vocab[token]] for token in sizes} == sizes
+@pytest.fixture(scope="module")
+def gemma_vocab(gemma_source) -> dict[str, int]:
+    """The ids of the entries in the imported file."""
+    return json.loads((gemma_source / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+
+
+def test_a_gemma_like_tokenizer_is_described(gemma_vocab, gemma_tokenizer):
+    assert len(gemma_vocab) == GEMMA_LIKE_SIZE
+    assert gemma_tokenizer.vocab_size == GEMMA_LIKE_SIZE, "the special token after it never occurs in a file"
+    assert gemma_tokenizer.eot_id == gemma_vocab["<eos>"]
+    assert not gemma_tokenizer.is_byte_level
+    assert gemma_tokenizer.meta["special_tokens"]["<image_soft_token>"] == GEMMA_LIKE_SIZE
+    assert gemma_tokenizer.meta["commit"] == "a" * 40
+
+
+@pytest.mark.parametrize(
+    ("token", "num_bytes"),
+    [("<0x0A>", 1), ("▁a", 2), ("漢", 3), ("\n\n", 2), ("<tag>", 5), ("<bos>", 0), ("<eos>", 0)],
+)
+def test_a_token_stands_for_its_bytes_of_text(gemma_vocab, gemma_tokenizer, token, num_bytes):
+    assert gemma_tokenizer.token_bytes[gemma_vocab[token]] == num_bytes
+
+
+def test_the_bytes_of_a_text_are_those_of_its_tokens(gemma_vocab, gemma_tokenizer):
     texts = ["plain words, é 漢字", "👋\n\n<tag>"]
-    ids, _ = tokenizer.encode_documents(texts)
-    assert tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
-    joined = b"".join(tokenizer.token_texts.get(token_id, b"") for token_id in ids.tolist())
-    assert joined == "".join(texts).encode() and vocab["<bos>"] not in tokenizer.token_texts
+
+    ids, _ = gemma_tokenizer.encode_documents(texts)
+
+    assert gemma_tokenizer.token_bytes[ids].sum() == sum(len(text.encode()) for text in texts)
+    joined = b"".join(gemma_tokenizer.token_texts.get(token_id, b"") for token_id in ids.tolist())
+    assert joined == "".join(texts).encode()
+    assert gemma_vocab["<bos>"] not in gemma_tokenizer.token_texts
