@@ -87,11 +87,9 @@ def run(request, tmp_path_factory) -> SimpleNamespace:
 def evaluate(run, *options) -> dict:
     """Run the tool on the export and return the figures."""
     output = run.folder / "figures.json"
-    assert (
-        call("--export", run.folder / "export", "--task_folder", run.folder / "tasks", "--output", output, *options)
-        == 0
-    )
-    return json.loads(output.read_text())
+    folders = ["--export", run.folder / "export", "--task_folder", run.folder / "tasks"]
+    assert call(*folders, "--output", output, *options) == 0
+    return read_json(output)
 
 
 def nats_of(run, text: str, end_of_text: bool = False) -> np.ndarray:
@@ -101,22 +99,33 @@ def nats_of(run, text: str, end_of_text: bool = False) -> np.ndarray:
     return score_tokens(run.model, tokens, SEQ_LEN, SEQ_LEN, 4, torch.float32)[0]
 
 
-def test_log_likelihoods_are_ours_within_1e_4_nats_per_token(run, capfd):
-    figures = evaluate(run, "--check")
-    for name in ("stories_perplexity", "stories_endings"):
-        assert 0 < figures["tasks"][name]["largest_difference_nats_per_token"] < 1e-4
+def test_the_check_finds_no_difference_above_1e_4_nats_per_token(run):
+    tasks = evaluate(run, "--check")["tasks"]
+
+    assert 0 < tasks["stories_perplexity"]["largest_difference_nats_per_token"] < 1e-4
+    assert 0 < tasks["stories_endings"]["largest_difference_nats_per_token"] < 1e-4
+
+
+def test_bits_per_byte_are_ours_within_1e_4_nats_per_token(run):
+    texts = [*STORIES, *ODD]
+    losses = [nats_of(run, text) for text in texts]
+    assert max(map(len, losses)) > 3 * SEQ_LEN and min(map(len, losses)) < SEQ_LEN, "short and long texts"
+
+    metrics = evaluate(run)["tasks"]["stories_perplexity"]["metrics"]
+
+    num_tokens = sum(map(len, losses))
+    num_bytes = sum(len(text.encode()) for text in texts)
+    expected_nats = float(np.concatenate(losses).sum(dtype=np.float64))
+    nats = metrics["bits_per_byte"]["value"] * math.log(2) * num_bytes
+    assert abs(nats - expected_nats) / num_tokens < 1e-4
+
+
+def test_the_table_has_each_metric(run, capfd):
+    evaluate(run, "--limit", 2)
+
     table = capfd.readouterr().out
     for metric in ("word_perplexity", "byte_perplexity", "bits_per_byte", "acc", "acc_norm"):
         assert f" {metric} |" in table
-
-    texts = [*STORIES, *ODD]
-    losses = [nats_of(run, text) for text in texts]
-    num_bytes = sum(len(text.encode()) for text in texts)
-    assert max(map(len, losses)) > 3 * SEQ_LEN and min(map(len, losses)) < SEQ_LEN
-    expected = sum(float(loss.sum(dtype=np.float64)) for loss in losses) / math.log(2) / num_bytes
-    num_tokens = sum(map(len, losses))
-    found = figures["tasks"]["stories_perplexity"]["metrics"]["bits_per_byte"]["value"]
-    assert abs(found - expected) * math.log(2) * num_bytes / num_tokens < 1e-4
 
 
 def test_the_right_ending_is_chosen_by_our_own_losses(run):
@@ -130,7 +139,8 @@ def test_the_right_ending_is_chosen_by_our_own_losses(run):
             for ending in question["endings"]
         ]
         right.append(np.argmin(losses) == question["label"])
-    assert found == pytest.approx(np.mean(right)) and len(right) > 30
+    assert found == pytest.approx(np.mean(right))
+    assert len(right) > 30
 
 
 def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_training(run):
@@ -167,13 +177,24 @@ def test_a_continuation_longer_than_a_window_is_refused(run):
 @pytest.mark.parametrize("run", ["bpe"], indirect=True)
 def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
     first = evaluate(run, "--limit", 9)
-    assert re.search(r"warning: \d+ of \d+ requests are longer than the window of 32 tokens", capfd.readouterr().err)
-    assert evaluate(run, "--limit", 9) == first
+    warning = capfd.readouterr().err
+    again = evaluate(run, "--limit", 9)
+
+    assert again == first
     assert {"lm_eval", "torch", "transformers"} <= set(first["versions"])
-    assert first["model"]["weights_sha256"] == run.record["best"]["sha256"] and first["model"]["seq_len"] == SEQ_LEN
-    assert first["tasks"]["stories_endings"]["documents"] == 9
-    assert first["tasks"]["stories_endings"]["metrics"]["acc"]["stderr"] > 0
-    assert first["tasks"]["stories_endings"]["hash"] != evaluate(run)["tasks"]["stories_endings"]["hash"]
+    assert first["model"]["weights_sha256"] == run.record["best"]["sha256"]
+    assert first["model"]["seq_len"] == SEQ_LEN
+    assert re.search(r"warning: \d+ of \d+ requests are longer than the window of 32 tokens", warning)
+
+
+@pytest.mark.parametrize("run", ["bpe"], indirect=True)
+def test_a_limit_gives_a_task_of_other_documents(run):
+    limited = evaluate(run, "--limit", 9)["tasks"]["stories_endings"]
+    whole = evaluate(run)["tasks"]["stories_endings"]
+
+    assert limited["documents"] == 9
+    assert limited["metrics"]["acc"]["stderr"] > 0
+    assert limited["hash"] != whole["hash"]
 
 
 def test_the_check_accepts_the_export_of_a_model_trained_in_exact_numerics(finished, tmp_path):
@@ -225,20 +246,27 @@ def tiny(tmp_path) -> SimpleNamespace:
 def test_a_difference_above_1e_4_nats_per_token_is_refused(tiny):
     model = agreement.read_checked(tiny.export)
 
-    def difference() -> float:
+    right = tiny.samples[0]["resps"][0][0]
+
+    def difference(nats: float) -> float:
+        """Return the difference if lm-eval reports these nats for the first request."""
+        tiny.samples[0]["resps"][0][0] = nats
         return agreement.check_agreement(tiny.export, model, SEQ_LEN, {"stories": tiny.samples})["stories"]
 
-    assert difference() < 1e-6
-    tiny.samples[0]["resps"][0][0] += 0.9e-4 * tiny.num_tokens
-    assert 0.8e-4 < difference() < 1e-4
-    tiny.samples[0]["resps"][0][0] += 0.2e-4 * tiny.num_tokens
+    assert difference(right) < 1e-6
+    assert 0.8e-4 < difference(right + 0.9e-4 * tiny.num_tokens) < 1e-4
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm.model differ by 0\.00011 nats"):
-        difference()
-    tiny.samples[0]["resps"][0][0] = math.nan
+        difference(right + 1.1e-4 * tiny.num_tokens)
     with pytest.raises(IntegrityError, match=r"stories: lm-eval and lm\.model differ by nan nats"):
-        difference()
-    generated = {"generated": tiny.samples[2:]}
-    assert agreement.check_agreement(tiny.export, model, SEQ_LEN, generated) == {"generated": None}
+        difference(math.nan)
+
+
+def test_a_task_that_only_generates_text_has_no_difference(tiny):
+    model = agreement.read_checked(tiny.export)
+
+    found = agreement.check_agreement(tiny.export, model, SEQ_LEN, {"generated": tiny.samples[2:]})
+
+    assert found == {"generated": None}
 
 
 @pytest.mark.parametrize(
