@@ -60,9 +60,11 @@ def check_weights(weight: Tensor) -> None:
 def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """Return a @ b (M, N) of a (M, K) and b (K, N), added to `out` (M, N) if it is given."""
     kernels = kernels_of(a)
-    if out is None:
-        return kernels.multiply(a, kernels.pack(b), b.new_empty(len(a), b.shape[1]))
-    return kernels.multiply(a, kernels.pack(b), out, adds=True)
+    packed = kernels.pack(b)
+    if out is not None:
+        return kernels.multiply(a, packed, out, adds=True)
+    new = b.new_empty(len(a), b.shape[1])
+    return kernels.multiply(a, packed, new)
 
 
 # Numbers.
@@ -71,7 +73,8 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 def norm(tensors: Iterable[Tensor]) -> float:
     """Return the norm of all numbers together."""
     tensors = list(tensors)
-    return math.sqrt(math.fsum(kernels_of(tensors[0]).square_sums(tensors)))
+    square_sums = kernels_of(tensors[0]).square_sums(tensors)
+    return math.sqrt(math.fsum(square_sums))
 
 
 def power(base: float, exponent: int) -> float:
@@ -148,7 +151,8 @@ class LinearFunction(Function):
         version, packed = getattr(weight, "packed", (None, None))
         if packed is None or version != weight._version:
             packed = kernels.pack(weight.mT)
-        return kernels.multiply(rows, packed, x.new_empty(len(rows), len(weight))).view(*x.shape[:-1], -1)
+        out = kernels.multiply(rows, packed, x.new_empty(len(rows), len(weight)))
+        return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx, grad):
@@ -156,7 +160,8 @@ class LinearFunction(Function):
         x, weight = ctx.saved_tensors
         grad = rows_of(grad)
         grad_weight = product(grad.mT, rows_of(x)) if ctx.needs_input_grad[1] else None
-        return product(grad, weight).view(x.shape), grad_weight
+        grad_x = product(grad, weight)
+        return grad_x.view(x.shape), grad_weight
 
 
 def rows_of(x: Tensor) -> Tensor:
@@ -176,7 +181,8 @@ class GatedGELUFunction(Function):
     def forward(ctx, gate, up):
         """Return the product (…, F) of gelu(gate) and up, both (…, F)."""
         ctx.save_for_backward(gate, up)
-        return kernels_of(gate).gated_gelu(rows_of(gate), rows_of(up)).view(gate.shape)
+        out = kernels_of(gate).gated_gelu(rows_of(gate), rows_of(up))
+        return out.view(gate.shape)
 
     @staticmethod
     def backward(ctx, grad):
@@ -233,8 +239,9 @@ class EmbeddingFunction(Function):
     def backward(ctx, grad):
         """Return the gradient of the table (V, C)."""
         (ids,) = ctx.saved_tensors
-        kernels = kernels_of(grad)
-        return None, kernels.sum_rows_by_id(rows_of(grad), ids.flatten().contiguous(), ctx.num_entries)
+        uses = ids.flatten().contiguous()
+        grad_table = kernels_of(grad).sum_rows_by_id(rows_of(grad), uses, ctx.num_entries)
+        return None, grad_table
 
 
 # Attention.
@@ -254,10 +261,12 @@ def mask(documents: Tensor, window: int, num_heads: int, weight: Tensor) -> Tens
     """Return the first position (B, T) int32 that each token sees, of its window and of its own document (B, T)."""
     B, T = documents.shape
     position = torch.arange(T, device=documents.device).expand(B, T)
-    first = torch.ones(B, 1, dtype=torch.bool, device=documents.device)
-    begins = torch.cat([first, documents[:, 1:] != documents[:, :-1]], 1)
+    first_begins = torch.ones(B, 1, dtype=torch.bool, device=documents.device)
+    others_begin = documents[:, 1:] != documents[:, :-1]
+    begins = torch.cat([first_begins, others_begin], 1)
     document_begin = torch.where(begins, position, 0).cummax(1).values
-    return torch.maximum(document_begin, position - (window - 1)).int()
+    window_begin = position - (window - 1)
+    return torch.maximum(document_begin, window_begin).int()
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, first: Tensor | None = None) -> Tensor:
@@ -296,7 +305,8 @@ class AttentionFunction(Function):
         """Return the gradients of q, k and v, all of equally many positions."""
         kernels = kernels_of(grad)
         gradient = kernels.short_attention_gradient if ctx.is_short else kernels.attention_gradient
-        return *gradient(grad.contiguous(), *ctx.saved_tensors), None, None
+        grad_q, grad_k, grad_v = gradient(grad.contiguous(), *ctx.saved_tensors)
+        return grad_q, grad_k, grad_v, None, None
 
 
 # Cross-entropy.
@@ -321,18 +331,22 @@ class CrossEntropyFunction(Function):
     def forward(ctx, h, head, targets, rows, log_factors):
         """Return the mean nats; save both gradients, not yet divided by N."""
         kernels = kernels_of(h)
+        # The head is an operand of two products of each chunk.
         columns = kernels.pack(head.mT)
         packed_head = kernels.pack(head)
+
         space = h.new_empty(min(rows, len(h)), len(head))
         grad_h = torch.empty_like(h)
         grad_head = None
         nats = []
         for start in range(0, len(h), rows):
             chunk = slice(start, start + rows)
-            logits = kernels.multiply(h[chunk], columns, space[: len(h[chunk])])  # (rows, V)
+            some = h[chunk]
+            logits = kernels.multiply(some, columns, space[: len(some)])  # (rows, V)
+            # The logits become their own gradient.
             nats.append(kernels.softmax_less_targets(logits, log_factors, targets[chunk]))
             kernels.multiply(logits, packed_head, grad_h[chunk])
-            grad_head = product(logits.mT, h[chunk], grad_head)
+            grad_head = product(logits.mT, some, grad_head)
         ctx.save_for_backward(grad_h, grad_head)
         return mean_nats(torch.cat(nats))
 
