@@ -4,7 +4,6 @@ python src generate "Once upon a time" --temperature 0.8 --seed 1 --num_samples 
 """
 
 import argparse
-import itertools
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -73,30 +72,54 @@ def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int
     limit = model.config.max_seq_len
     if len(prompt_ids) >= limit:
         raise ParamsError(f"the prompt has {len(prompt_ids)} tokens; it must have fewer than max_seq_len ({limit})")
-    filters = {"top_k": args.top_k or None, "top_p": args.top_p, "min_p": args.min_p}
-    settings = {"temperature": args.temperature, **filters, "eot_id": eot_id, "use_cache": not args.no_cache}
-    settings["generator"] = torch.Generator().manual_seed(seed)
+    num_tokens = min(args.max_new_tokens, limit - len(prompt_ids))
     try:
-        return generate(model, prompt_ids, min(args.max_new_tokens, limit - len(prompt_ids)), **settings)
+        return generate(
+            model,
+            prompt_ids,
+            num_tokens,
+            temperature=args.temperature,
+            top_k=args.top_k or None,
+            top_p=args.top_p,
+            min_p=args.min_p,
+            eot_id=eot_id,
+            use_cache=not args.no_cache,
+            generator=torch.Generator().manual_seed(seed),
+        )
     except ValueError as error:
         raise ParamsError(f"--{error}") from None
 
 
 def print_sample(model: Gemma3Model, tokenizer: Tokenizer, seed: int, args) -> None:
     """Print the prompt and its continuation token by token, then a summary on stderr."""
-    prompt_ids = [tokenizer.eot_id, *tokenizer.encode(args.prompt)]
     eot_id = tokenizer.eot_id
-    ids, counted = itertools.tee(sample_ids(model, prompt_ids, seed, eot_id, args))
+    prompt_ids = [eot_id, *tokenizer.encode(args.prompt)]
+    sampled = sample_ids(model, prompt_ids, seed, eot_id, args)
+    ids = []  # all that were sampled, with the end of the text
+
+    def ids_of_text() -> Iterator[int]:
+        for token_id in sampled:
+            ids.append(token_id)
+            if token_id != eot_id:
+                yield token_id
+
+    # The text, while it is drawn.
     start = time.perf_counter()
-    text = stream_text(tokenizer, prompt_ids, itertools.takewhile(lambda i: i != eot_id, ids))
-    for piece in itertools.chain([well_formed(args.prompt)], text, ["\n"]):
+    print(well_formed(args.prompt), end="", flush=True)
+    for piece in stream_text(tokenizer, prompt_ids, ids_of_text()):
         print(piece, end="", flush=True)
+    print(flush=True)
     seconds = time.perf_counter() - start
-    counted = list(counted)
-    limit = "max_new_tokens" if len(counted) == args.max_new_tokens else "the model's max_seq_len"
-    end = "ended by itself" if counted[-1:] == [eot_id] else f"cut at {limit}"
-    rate = len(counted) / seconds
-    print(f"seed {seed}: {len(counted)} tokens, {rate:.0f} a second, {end}", file=sys.stderr, flush=True)
+
+    # The summary.
+    if ids[-1:] == [eot_id]:
+        end = "ended by itself"
+    elif len(ids) == args.max_new_tokens:
+        end = "cut at max_new_tokens"
+    else:
+        end = "cut at the model's max_seq_len"
+    rate = len(ids) / seconds
+    print(f"seed {seed}: {len(ids)} tokens, {rate:.0f} a second, {end}", file=sys.stderr, flush=True)
 
 
 @exit_with_status

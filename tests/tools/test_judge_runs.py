@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import dvc.api
 import numpy as np
@@ -29,19 +31,18 @@ def save_runs(workspace: Workspace, seeds=SEEDS) -> None:
     with contextlib.chdir(workspace.folder):
         commit = read_commit("HEAD")
     for seed in seeds:
+        reference = f"refs/exps/{commit.hash[:2]}/{commit.hash[2:]}/{name_of(commit, seed)}"
         workspace.change(**{"train.seed": seed})
         workspace.run_stages()
         workspace.run("dvc", "commit", "--force", "dvc.yaml")
         workspace.run("git", "commit", "--all", "--allow-empty", "--quiet", "--message", "An experiment is a commit")
-        workspace.run(
-            "git", "update-ref", f"refs/exps/{commit.hash[:2]}/{commit.hash[2:]}/{name_of(commit, seed)}", "HEAD"
-        )
+        workspace.run("git", "update-ref", reference, "HEAD")
         workspace.run("git", "reset", "--hard", "HEAD~1")
 
 
 @pytest.fixture(scope="module")
-def night(tmp_path_factory, finished):
-    """Return a workspace with two commits, the second with ten times the learning rate, and two runs of each."""
+def night(tmp_path_factory, finished) -> Workspace:
+    """A workspace with two commits, the second with ten times the learning rate, and two runs of each."""
     workspace = Workspace(tmp_path_factory.mktemp("judge"), finished)
     workspace.commit("The base")
     save_runs(workspace)
@@ -53,145 +54,198 @@ def night(tmp_path_factory, finished):
     return workspace
 
 
+class Done(NamedTuple):
+    """What a call of the command left."""
+
+    status: int
+    output: str
+    errors: str
+
+
 @pytest.fixture
 def judge(night, monkeypatch, capsys):
-    """The command in the workspace, which is left as it was: (exit status, standard output, standard error)."""
+    """The command in the workspace without judgements, as a function of its arguments."""
     monkeypatch.chdir(night.folder)
     night.run("git", "checkout", "--force", "higher")
     night.run("git", "clean", "-fdx", "judgements.csv")
     capsys.readouterr()
 
-    def run_it(*arguments: str):
-        return main(list(arguments)), *capsys.readouterr()
+    def run_it(*arguments: str) -> Done:
+        status = main(list(arguments))
+        return Done(status, *capsys.readouterr())
 
     return run_it
 
 
-def measured(workspace: Workspace, revision: str) -> np.ndarray:
+@pytest.fixture
+def table(judge) -> Path:
+    """The file of judgements, in the working directory."""
+    return Path("judgements.csv")
+
+
+# Figures and answers.
+
+
+def measured(revision: str) -> np.ndarray:
     """Return the bits per byte of the runs of a commit, read by DVC's own API."""
     commit = read_commit(revision)
-    texts = [dvc.api.read("metrics/eval.json", rev=name_of(commit, seed)) for seed in SEEDS]
-    return np.array([json.loads(text)["bits_per_byte"] for text in texts])
+    scores = []
+    for seed in SEEDS:
+        metrics = json.loads(dvc.api.read("metrics/eval.json", rev=name_of(commit, seed)))
+        scores.append(metrics["bits_per_byte"])
+    return np.array(scores)
 
 
-def test_the_figures_are_those_of_the_runs(night, judge):
-    status, output, _ = judge("base", "--seeds", "2", "--json")
+def test_the_figures_are_those_of_the_runs(judge):
+    done = judge("base", "--seeds", "2", "--json")
 
-    row = json.loads(output)
-    base = measured(night, "base")
-    higher = measured(night, "higher")
+    row = json.loads(done.output)
+    base = measured("base")
+    higher = measured("higher")
+    assert row["change"] == "A higher learning rate"
+    assert row["seeds"] == 2
     assert row["difference"] == pytest.approx(higher.mean() - base.mean(), abs=1e-6)
     assert row["base_sd"] == pytest.approx(base.std(ddof=1), abs=1e-6)
-    assert row["change"] == "A higher learning rate" and row["seeds"] == 2
-    assert status == {"keep": 0, "reject": 1, "undecided": 3}[row["answer"]]
-    assert set(row) == {"schema", "reason", *documented_keys()} and row["schema"] == "reprolm.judge/1"
+    assert done.status == {"keep": 0, "reject": 1, "undecided": 3}[row["answer"]]
+
+
+def test_the_json_has_the_documented_keys(judge):
+    row = json.loads(judge("base", "--seeds", "2", "--json").output)
+
+    assert row["schema"] == "reprolm.judge/1"
+    assert set(row) == {"schema", "reason", *documented_keys()}
 
 
 def documented_keys() -> list[str]:
     """Return the columns of judgements.csv in the table of its page."""
     page = (ROOT / "docs/search.md").read_text()
-    table = page[page.index("| column, and key of `--json`") :]
-    return re.findall(r"^\| `(\w+)` \|", table[: table.index("\n\n")], re.M)
+    start = page.index("| column, and key of `--json`")
+    end = page.index("\n\n", start)
+    return re.findall(r"^\| `(\w+)` \|", page[start:end], re.M)
 
 
-def test_a_judgement_adds_a_row_and_the_same_one_again_adds_none(night, judge):
+def test_a_judgement_adds_a_row_and_the_same_one_again_adds_none(judge, table):
     first = judge("base", "--seeds", "2", "--json")
-    content = (night.folder / "judgements.csv").read_text()
+    content = table.read_text()
     again = judge("base", "--seeds", "2", "--json")
 
-    assert first[:2] == again[:2] and len(content.splitlines()) == 2
-    assert (night.folder / "judgements.csv").read_text() == content
-    assert (night.folder / "judgements.png").exists()
+    assert again.status == first.status
+    assert again.output == first.output
+    assert len(content.splitlines()) == 2
+    assert table.read_text() == content
+    assert Path("judgements.png").exists()
 
 
-def test_the_answer_for_a_person_names_both_sides_and_how_to_go_on(night, judge):
-    output = judge("base", "--seeds", "2")[1]
+def test_the_answer_for_a_person_names_both_sides_and_how_to_go_on(judge):
+    output = judge("base", "--seeds", "2").output
 
     assert re.match(r"(keep|reject|undecided)", output)
-    assert "(A higher learning rate) has" in output and "level of judgement 1" in output
+    assert "(A higher learning rate) has" in output
+    assert "level of judgement 1" in output
 
 
-def test_a_change_that_was_undone_is_judged_as_before(night, judge):
+def test_a_change_that_was_undone_is_judged_as_before(night, judge, table):
     """A revert has another commit and the files of the base, whose runs are known."""
     judge("base", "--seeds", "2")
     night.run("git", "revert", "--no-edit", "HEAD")
     night.commit("The row of the judgement, which is no part of what is judged")
     night.run("git", "revert", "--no-edit", "HEAD~1")
 
-    status, _, error = judge("base", "--seeds", "2")
+    done = judge("base", "--seeds", "2")
 
-    assert status in (0, 1, 3) and "running" not in error
-    assert len((night.folder / "judgements.csv").read_text().splitlines()) == 2
+    assert done.status in (0, 1, 3)
+    assert "running" not in done.errors
+    assert len(table.read_text().splitlines()) == 2
 
 
-def test_an_edited_judgement_is_refused(night, judge):
+def test_an_edited_judgement_is_refused(judge, table):
     judge("base", "--seeds", "2")
-    path = night.folder / "judgements.csv"
-    low = path.read_text().splitlines()[1].split(",")[columns().index("documents_low")]
-    path.write_text(path.read_text().replace(low, "-9.00000000"))
+    text = table.read_text()
+    values = text.splitlines()[1].split(",")
+    low = values[columns().index("documents_low")]
+    table.write_text(text.replace(low, "-9.00000000"))
 
-    status, _, error = judge("base", "--seeds", "2")
+    done = judge("base", "--seeds", "2")
 
-    refused(status, error, 4, "judgement 1: ", "the file was edited")
+    refused(done.status, done.errors, 4, "judgement 1: ", "the file was edited")
 
 
-def test_what_cannot_be_compared_is_refused_before_anything_runs(night, judge):
-    for values, code, said in (
-        ({"train.seed": 7}, 2, "train.seed is 1 in"),
-        ({"train.max_tokens": 20480}, 2, "train.max_tokens is 10240 in"),
-        ({"eval.stride_fraction": 1.0}, 2, "eval.stride_fraction is 0.5 in"),
-    ):
-        night.change(**values)
-        status, output, error = judge("base")
-        night.run("git", "checkout", "--force", "higher")
-        refused(status, error, code, said)
-        assert output == "" and "running" not in error
+# What cannot be judged.
 
-    status, _, error = judge("higher")
-    refused(status, error, 2, "nothing differs from")
-    status, _, error = judge("nonsense")
-    refused(status, error, 2, "nonsense is not a Git revision")
-    status, _, error = judge("base", "--seeds", "1")
-    refused(status, error, 2, "--seeds is 1; it must be at least 2")
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("train.seed", 7, "train.seed is 1 in"),
+        ("train.max_tokens", 20480, "train.max_tokens is 10240 in"),
+        ("eval.stride_fraction", 1.0, "eval.stride_fraction is 0.5 in"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(night, judge, name, value, said):
+    night.change(**{name: value})
+
+    done = judge("base")
+
+    refused(done.status, done.errors, 2, said)
+    assert done.output == ""
+    assert "running" not in done.errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["higher"], "nothing differs from"),
+        (["nonsense"], "nonsense is not a Git revision"),
+        (["base", "--seeds", "1"], "--seeds is 1; it must be at least 2"),
+    ],
+)
+def test_what_is_not_a_change_is_refused(judge, arguments, said):
+    done = judge(*arguments)
+
+    refused(done.status, done.errors, 2, said)
 
 
 def test_code_that_scores_is_refused(night, judge):
     path = night.folder / "src/lm/evaluate/intervals.py"
     path.write_text(path.read_text() + "# changed\n")
 
-    status, _, error = judge("base", "--seeds", "2")
+    done = judge("base", "--seeds", "2")
 
-    refused(status, error, 4, "src/lm/evaluate/intervals.py differs from", "it decides how models are scored")
+    refused(
+        done.status, done.errors, 4, "src/lm/evaluate/intervals.py differs from", "it decides how models are scored"
+    )
 
 
-def test_edited_metrics_of_an_experiment_change_nothing(night, judge):
-    honest = judge("base", "--seeds", "2", "--json")[1]
-    (night.folder / "judgements.csv").unlink()
+def test_edited_metrics_of_an_experiment_change_nothing(night, judge, table):
+    of_honest = judge("base", "--seeds", "2", "--json")
+    table.unlink()
 
     with forged(night, "metrics/eval.json", r'"bits_per_byte": [\d.]+', '"bits_per_byte": 0.1'):
-        assert judge("base", "--seeds", "2", "--json")[1] == honest
+        of_forged = judge("base", "--seeds", "2", "--json")
+
+    assert of_forged.output == of_honest.output
 
 
 def test_an_experiment_with_other_code_is_refused(night, judge):
     with forged(night, "src/train.py", '"""', '"""Forged. '):
-        status, _, error = judge("base", "--seeds", "2")
+        done = judge("base", "--seeds", "2")
 
-    refused(status, error, 4, "src/train.py is not the file of", "`dvc exp remove")
+    refused(done.status, done.errors, 4, "src/train.py is not the file of", "`dvc exp remove")
 
 
 def test_an_experiment_with_other_parameters_is_refused(night, judge):
     with forged(night, "dvc.lock", "peak_lr: 0.1", "peak_lr: 0.2"):
-        status, _, error = judge("base", "--seeds", "2")
+        done = judge("base", "--seeds", "2")
 
-    refused(status, error, 4, "train.peak_lr is 0.2, and in")
+    refused(done.status, done.errors, 4, "train.peak_lr is 0.2, and in")
 
 
 def test_an_evaluation_of_other_weights_is_refused(night, judge):
     """dvc.lock records the weights twice: as the output of train and as an input of eval, which comes first."""
     with forged(night, "dvc.lock", r"(path: data/models\n +hash: md5\n +md5: )[0-9a-f]{4}", r"\g<1>0000"):
-        status, _, error = judge("base", "--seeds", "2")
+        done = judge("base", "--seeds", "2")
 
-    refused(status, error, 4, "eval did not run on the outputs of the stages before it")
+    refused(done.status, done.errors, 4, "eval did not run on the outputs of the stages before it")
 
 
 @contextlib.contextmanager
@@ -215,14 +269,15 @@ def forged(workspace: Workspace, path: str, pattern: str, new: str):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_one_sentence_and_no_judgement(night, judge):
+def test_a_run_that_fails_is_one_sentence_and_no_judgement(night, judge, table):
     """Its base was run before. What failed is run again by the next call."""
     night.change(**{"train.peak_lr": -1.0})
 
-    status, output, error = judge("base", "--seeds", "2")
+    done = judge("base", "--seeds", "2")
 
-    refused(status, error, 5, "the run of", "with train.seed 1 failed, as said above")
-    assert output == "" and not (night.folder / "judgements.csv").exists()
+    refused(done.status, done.errors, 5, "the run of", "with train.seed 1 failed, as said above")
+    assert done.output == ""
+    assert not table.exists()
 
 
 @pytest.mark.slow
@@ -239,22 +294,35 @@ def test_runs_are_made_once_interrupted_ones_go_on_and_own_text_is_read(tmp_path
 
     # Stop the first call in its training.
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=workspace.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command,
+        cwd=tmp_path,
+        env=workspace.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     for line in process.stderr:
         if "Running stage 'train'" in line:
             break
     time.sleep(2)
     os.killpg(process.pid, signal.SIGINT)
     output, error = process.communicate()
-    assert (process.returncode, output) == (130, "") and "Traceback" not in error.splitlines()[-1]
+    assert process.returncode == 130
+    assert output == ""
+    assert "Traceback" not in error.splitlines()[-1]
 
     # The next call goes on, and one after it has nothing to run.
     first = workspace.run(*command, check=False)
     second = workspace.run(*command, check=False)
-    row = json.loads(first.stdout)
-    assert first.stdout == second.stdout and first.returncode == second.returncode in (0, 1, 3)
-    assert row["difference"] < 0 and "running judge-" in first.stderr and "running judge-" not in second.stderr
+    assert json.loads(first.stdout)["difference"] < 0
+    assert first.returncode in (0, 1, 3)
+    assert second.returncode == first.returncode
+    assert second.stdout == first.stdout
+    assert "running judge-" in first.stderr
+    assert "running judge-" not in second.stderr
+
+    # The workspace and the queue are as they were.
     assert "other" in workspace.run("dvc", "queue", "status").stdout
-    assert workspace.get("train.peak_lr") == 0.03 and workspace.get("train.seed") == 1
+    assert workspace.get("train.peak_lr") == 0.03
+    assert workspace.get("train.seed") == 1

@@ -31,11 +31,12 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
         "evaluation": read_json(args.evaluation / "details.json"),
         "audit": read_json(args.audit / "details.json"),
     }
-    of = figures["evaluation"].get("weights_sha256")
+    evaluated = figures["evaluation"].get("weights_sha256")
     best = record["best"]["sha256"][:WEIGHTS_DIGITS]
-    if of != best:
+    if evaluated != best:
         advice = "name its --evaluation, which `dvc repro` or, of a kept checkpoint, `python src suite` makes"
-        raise IntegrityError(f"{args.evaluation}/details.json: is about the model {of}, not {best}; {advice}")
+        raise IntegrityError(f"{args.evaluation}/details.json: is about the model {evaluated}, not {best}; {advice}")
+
     for split in ("train", "validation"):
         sidecar = args.processed_datasets / f"{split}.json"
         figures[split] = read_json(sidecar) if sidecar.exists() else {}
@@ -44,8 +45,10 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
             raise IntegrityError(
                 f"{sidecar}: describes other tokens than those that the model was trained on; run `dvc repro`"
             )
+
     manifest = args.raw / paths.MANIFEST.name
-    return figures | {"manifest": read_json(manifest) if manifest.exists() else {}}
+    figures["manifest"] = read_json(manifest) if manifest.exists() else {}
+    return figures
 
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int, license_id: str | None) -> str:
@@ -64,8 +67,10 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         paths.VALIDATION: record["data_sha256"]["validation"],
         folder / WEIGHTS: record["best"]["sha256"],
     }
-    computed = [{name: value for name, value in each.items() if name != "from_step"} for each in record["segments"]]
-    described = [", ".join(f"{name} {value}" for name, value in each.items()) for each in computed]
+    described = []
+    for segment in record["segments"]:
+        settings = [f"{name} {value}" for name, value in segment.items() if name != "from_step"]
+        described.append(", ".join(settings))
     lines = render(
         TEMPLATE,
         head=card_head(f"{params['model.name']}-{source}", source, sources, evaluation, license_id),
@@ -127,11 +132,12 @@ def loss_table(evaluation: dict) -> list[str]:
         "tokens that did not select the weights": evaluation.get("held_out"),
         **{f"source `{name}`": figures for name, figures in evaluation.get("sources", {}).items()},
     }
-    cells = [
-        (name, f"{each['documents']:,}", *(decimals(each[key]) for key in ("bits_per_byte", "bits_per_byte_se")))
-        for name, each in rows.items()
-        if each
-    ]
+    cells = []
+    for name, each in rows.items():
+        if each:
+            loss = decimals(each["bits_per_byte"])
+            standard_error = decimals(each["bits_per_byte_se"])
+            cells.append((name, f"{each['documents']:,}", loss, standard_error))
     return table(("text", "documents", "bits per byte", "standard error"), cells)
 
 
@@ -149,9 +155,11 @@ def committed(run: dict) -> dict[str, str | None]:
     """
     metrics = read_json(paths.TRAIN_METRICS) if paths.TRAIN_METRICS.exists() else {}
     is_ours = bool(run) and metrics.get("val_loss", math.nan) == run["best"]["val_loss"]
-    if not (is_ours and git("status", "--porcelain", "--", *map(str, TRACKED)) == ""):
+    is_committed = is_ours and git("status", "--porcelain", "--", *map(str, TRACKED)) == ""
+    if not is_committed:
         return {"commit": None, "repository": None}
-    return {"commit": git("rev-parse", "HEAD"), "repository": public_url(git("remote", "get-url", "origin") or "")}
+    origin_url = git("remote", "get-url", "origin") or ""
+    return {"commit": git("rev-parse", "HEAD"), "repository": public_url(origin_url)}
 
 
 def tested_on() -> list[str]:
@@ -161,9 +169,10 @@ def tested_on() -> list[str]:
     golden = read_json(paths.GOLDEN)
     processors = []
     for seen in golden["seen_on"]:
-        committed_weights = list(golden[seen["run"]]["weights"].values())[-1]
-        how = "" if seen["how"] == "natively" else f" {seen['how']}"
+        weights_by_step = golden[seen["run"]]["weights"]
+        *_, committed_weights = weights_by_step.values()
         if seen["weights"] == committed_weights:
+            how = "" if seen["how"] == "natively" else f" {seen['how']}"
             processors.append(f"{seen['processor']}{how}")
     return list(dict.fromkeys(processors))
 

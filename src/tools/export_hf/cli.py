@@ -77,18 +77,23 @@ def export(args: argparse.Namespace, folder: Path) -> None:
 
 def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     """Return the parameters of the model. Raise IntegrityError if the model was trained with other ones."""
+    # What the parameter files select.
     params = read_yaml(args.params)
     chosen: dict[str, Any] = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
     shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
-    chosen |= {"train": params.get("train", {})} | selected_presets(
-        params, read_yaml(args.presets) | read_yaml(args.sources)
-    )
+    presets = read_yaml(args.presets) | read_yaml(args.sources)
+    chosen["train"] = params.get("train", {})
+    chosen |= selected_presets(params, presets)
+
+    # Compare it with the record of the model.
     trained_with = record["config"] | record
     for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, chosen["train"])):
         for name, value in values.items():
             if value != trained_with.get(name, value):
                 sentence = f"{path}: {name} is {value}, the model was trained with {trained_with[name]}"
                 raise IntegrityError(f"{sentence}; run `dvc repro`, or name the {path.name} of that run")
+
+    # Compare it with dvc.lock, where there is one.
     lock = args.params.with_name(paths.LOCK.name)
     ran_with = recorded_params(read_yaml(lock)) if lock.exists() else {}
     for name, value in flatten(chosen).items():
@@ -102,15 +107,18 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
     if not args.source.is_dir():
         raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
     check_replaceable(folder, set())
-    model = read_pretrained(args.source)
     own = args.source / RECORD
+    model = read_pretrained(args.source)
     warn_of_other_code(args.source, model)
     with atomic_folder(folder) as temporary:
+        # Copy the tokenizer. Without a record, tokenizer/ may be left from before the weights were trained elsewhere.
+        tokenizer_source = args.source / paths.TOKENIZER.name if own.exists() else args.source
         copied = temporary / paths.TOKENIZER.name
         copied.mkdir()
-        # Without a record, tokenizer/ may be left from before the weights were trained elsewhere.
-        write_from_folder(copied, args.source / paths.TOKENIZER.name if own.exists() else args.source)
+        write_from_folder(copied, tokenizer_source)
         tokenizer = load_tokenizer(copied)
+
+        # Write the weights and their record.
         sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
         if own.exists():
             record = read_exported_record(own, model, sha256)
@@ -151,5 +159,9 @@ def main(argv: list[str]) -> None:
     """Export data/models or, with --from, import a folder."""
     args = parse(argv)
     folder = args.folder.resolve()
-    (import_model if args.source else export)(args, folder)
-    print(f"{folder}: {sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()):,} bytes")
+    if args.source:
+        import_model(args, folder)
+    else:
+        export(args, folder)
+    num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{folder}: {num_bytes:,} bytes")
