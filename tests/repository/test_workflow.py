@@ -1,4 +1,7 @@
-"""The workflow of pull requests: its steps are read from its file and run on a merge, as GitHub makes it."""
+"""The workflows of GitHub.
+
+The steps of the one for pull requests are read from its file and run on a merge, as GitHub makes it.
+"""
 
 import re
 import shutil
@@ -9,7 +12,8 @@ import yaml
 from support import ROOT
 from support.workspace import Workspace
 
-WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "experiments.yml").read_text())
+WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+WORKFLOW = WORKFLOWS["experiments"]
 JOBS = WORKFLOW["jobs"]
 BRANCH = 'x";touch${IFS}PWNED;"$(touch${IFS}PWNED)'  # a name that git allows
 
@@ -53,8 +57,10 @@ def test_the_report_says_what_changed_and_what_it_does(pull_request, tmp_path):
     assert not list(pull_request.folder.rglob("PWNED"))
 
 
-def test_no_outside_text_reaches_a_shell_and_actions_are_pinned_by_commit():
-    for step in [step for job in JOBS.values() for step in job["steps"]]:
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_no_outside_text_reaches_a_shell_and_actions_are_pinned_by_commit(name):
+    jobs = WORKFLOWS[name]["jobs"]
+    for step in [step for job in jobs.values() for step in job["steps"]]:
         assert "${{" not in step.get("run", "")
         assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step.get("uses", "actions/x@" + "0" * 40))
 
@@ -67,3 +73,14 @@ def test_the_job_that_runs_the_pull_request_cannot_write():
     assert not [step for step in JOBS["comment"]["steps"] if "uses" in step]
     assert JOBS["pipeline"]["steps"][0]["with"] == {"fetch-depth": 0, "persist-credentials": False}
     assert "head.repo.full_name == github.repository" in JOBS["comment"]["if"]
+
+
+def test_every_night_the_slow_suites_run():
+    suite = WORKFLOWS["nightly"]["jobs"]["suite"]
+    targets = suite["strategy"]["matrix"]["target"]
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert {"test-slow", "test-numerics"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.M), target
+    assert WORKFLOWS["nightly"]["permissions"] == {"contents": "read"}
