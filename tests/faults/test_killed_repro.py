@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -27,15 +28,17 @@ def workspace(tmp_path):
 
 
 def start_repro(workspace: Workspace, stage: str) -> subprocess.Popen:
-    """`dvc repro` in a process group of its own; what it prints goes to a file.
+    """`dvc repro` in a process group of its own, with its stages; what it prints goes to a file.
 
-    It takes an interrupt even if the tests ignore it, as commands do that a shell starts in the background.
+    It takes an interrupt even if the tests ignore it, as commands do that a shell starts in the background. The
+    programs are the real ones: those of the fast tests run in the group of another process.
     """
+    real_programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with open(workspace.folder / "repro.txt", "w") as file:
         return subprocess.Popen(
             ["dvc", "repro", stage],
             cwd=workspace.folder,
-            env=workspace.environment,
+            env=workspace.environment | {"PATH": real_programs},
             start_new_session=True,
             stdout=file,
             stderr=subprocess.STDOUT,

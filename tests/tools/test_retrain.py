@@ -230,16 +230,27 @@ def test_a_stored_checkpoint_with_another_digest_is_found(run):
 # Refusals.
 
 
-def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd):
+def test_damaged_tokens_are_named_and_nothing_changes(run):
     remove(Checkpoint(run, 10))
     os.truncate(TRAIN, 100)
     before = files_below(run)
 
+    with pytest.raises(IntegrityError, match=r"train\.bin: 100 bytes, its sidecar says"):
+        call(end=10)
+
+    assert files_below(run) == before
+
+
+def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd):
+    remove(Checkpoint(run, 10))
+    before = files_below(run)
+    change_params(Path(), {"train.num_processes": 2, "train.shard": True}, "runtime.yaml")  # not for Muon
+
     with pytest.raises(UserError, match=r"^src/train\.py failed; its message is above$") as caught:
         call(end=10)
 
-    assert caught.value.exit_code == IntegrityError.exit_code
-    assert "train.bin" in capfd.readouterr().err
+    assert caught.value.exit_code == ParamsError.exit_code
+    assert "Muon needs whole matrices" in capfd.readouterr().err
     assert files_below(run) == before
 
 

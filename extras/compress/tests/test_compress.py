@@ -362,7 +362,8 @@ def test_a_token_file_without_text_is_rejected(reject, trained):
 
 def test_a_token_outside_the_vocabulary_is_rejected(reject, trained):
     too_large = trained.tokenizer.vocab_size
-    write_ids(Path("large.bin"), np.array([1, too_large]), trained.tokenizer)
+    ids = np.array([1, too_large], dtype=np.uint16)
+    write_tokens(Path("large.bin"), [ids], "uint16", lambda: {"tokenizer": trained.tokenizer.sidecar_entry()})
 
     reject(compress, ["large.bin", "small"], 4, "large.bin", f"token {too_large} at position 1")
 
