@@ -16,6 +16,11 @@ from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
 
+def draw(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """Return normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 class Tiny(nn.Module):
     def __init__(self):
         super().__init__()
@@ -27,14 +32,24 @@ class Tiny(nn.Module):
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_each_parameter_is_in_one_group(optimizer):
     model = Tiny()
-    optimizers = build_optimizers(model, optimizer_params(optimizer, embedding_lr_factor=3.0), torch.float32)
+    params = optimizer_params(optimizer, embedding_lr_factor=3.0)
+    optimizers = build_optimizers(model, params, torch.float32)
+
     update_weights(TrainingState(model, optimizers), 0.5)
-    groups = [group for o in optimizers for group in o.param_groups]
-    found = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
-    assert sum(len(group["params"]) for group in groups) == len(found) == 3
-    assert found[id(model.embed.weight)] == (1.5, 0.0)
-    assert found[id(model.matrix.weight)] == (0.5, 0.1)
-    assert found[id(model.norm.weight)] == (0.5, 0.0)
+
+    settings = {}
+    num_parameters = 0
+    for each in optimizers:
+        for group in each.param_groups:
+            for parameter in group["params"]:
+                settings[id(parameter)] = (group["lr"], group["weight_decay"])
+                num_parameters += 1
+    assert num_parameters == 3
+    assert settings == {
+        id(model.embed.weight): (1.5, 0.0),
+        id(model.matrix.weight): (0.5, 0.1),
+        id(model.norm.weight): (0.5, 0.0),
+    }
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
@@ -42,12 +57,15 @@ def test_each_parameter_is_in_one_group(optimizer):
 def test_optimizers_compute_as_the_parameters_say(optimizer, numerics):
     ngrams = NgramEmbeddings({0: b"ab"}, 7, 16)
     params = optimizer_params(optimizer, numerics=numerics)
-    first, adamw, *muon = build_optimizers(Tiny(), params, torch.bfloat16, ngrams=ngrams)
-    assert isinstance(first, NgramAdamW)
-    assert {each.numerics for each in (first, adamw, *muon)} == {numerics}
-    for group in [*first.param_groups, *adamw.param_groups]:
+
+    optimizers = build_optimizers(Tiny(), params, torch.bfloat16, ngrams=ngrams)
+
+    ngram_adamw, adamw, *muon = optimizers
+    assert isinstance(ngram_adamw, NgramAdamW)
+    assert all(each.numerics == numerics for each in optimizers)
+    for group in [*ngram_adamw.param_groups, *adamw.param_groups]:
         assert group["betas"] == (0.9, 0.95)
-    assert len(muon) == (optimizer == "muon")
+    assert len(muon) == (1 if optimizer == "muon" else 0)
     for each in muon:
         assert each.dtype == torch.bfloat16
         assert [group["momentum"] for group in each.param_groups] == [0.95]
@@ -59,25 +77,24 @@ def test_the_momentum_is_nesterovs():
     muon = Muon([p], lr=0.1, weight_decay=0.0, dtype=torch.float32)
     average = torch.zeros(2, 3)
     for seed in range(4):
-        p.grad = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))
+        p.grad = draw((2, 3), seed)
         average = 0.95 * average + 0.05 * p.grad
+
         (found,) = muon._nesterov([p], 0.95)
+
         assert torch.allclose(found, 0.95 * average + 0.05 * p.grad)
 
 
 def orthogonalized(update: torch.Tensor) -> torch.Tensor:
     """Return 5 steps of the quintic Newton-Schulz iteration (Jordan et al. 2024) in float64."""
-    x = update.T if update.shape[0] > update.shape[1] else update
+    is_tall = update.shape[0] > update.shape[1]
+    x = update.T if is_tall else update
     x = x / x.norm()
     for _ in range(5):
         gram = x @ x.T
-        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x.T if update.shape[0] > update.shape[1] else x
-
-
-def draw(shape: tuple[int, int], seed: int) -> torch.Tensor:
-    """Return normal numbers."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        polynomial = -4.7750 * gram + 2.0315 * gram @ gram
+        x = 3.4445 * x + polynomial @ x
+    return x.T if is_tall else x
 
 
 def test_muon_is_its_definition():
@@ -86,30 +103,33 @@ def test_muon_is_its_definition():
     decay = 0.1
     momentum = 0.95
     shapes = [(64, 64), (64, 64), (32, 64), (96, 64)]
-    ours, theirs = ([nn.Parameter(draw(shape, 1)) for shape in shapes] for _ in range(2))
-    optimizers = [
-        Muon(ours, lr=lr, weight_decay=decay, dtype=torch.bfloat16),
-        torch.optim.Muon(theirs, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"),
-    ]
+    ours = [nn.Parameter(draw(shape, 1)) for shape in shapes]
+    theirs = [nn.Parameter(draw(shape, 1)) for shape in shapes]
     wanted = [draw(shape, 1).double() for shape in shapes]
     averages = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+    own_muon = Muon(ours, lr=lr, weight_decay=decay, dtype=torch.bfloat16)
+    torch_muon = torch.optim.Muon(theirs, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+
     for step in range(3):
         for i, shape in enumerate(shapes):
             grad = draw(shape, step)
-            ours[i].grad, theirs[i].grad = grad.clone(), grad.clone()
-            averages[i] = momentum * averages[i] + (1 - momentum) * grad.double()
-            update = orthogonalized(momentum * averages[i] + (1 - momentum) * grad.double())
-            wanted[i] = wanted[i] * (1 - lr * decay) - lr * 0.2 * max(shape) ** 0.5 * update
-        for optimizer in optimizers:
-            optimizer.step()
+            ours[i].grad = grad.clone()
+            theirs[i].grad = grad.clone()
+            new = (1 - momentum) * grad.double()
+            averages[i] = momentum * averages[i] + new
+            update = orthogonalized(momentum * averages[i] + new)
+            size = 0.2 * max(shape) ** 0.5
+            wanted[i] = wanted[i] * (1 - lr * decay) - lr * size * update
+        own_muon.step()
+        torch_muon.step()
 
     # 5 iterations of 3 products, each rounded about 3 times, add up like a random walk. The next iteration multiplies
     # an error by 3.4445 at most.
     bound = 3.4445 * 2.0**-9 * (5 * 3 * 3) ** 0.5
-    for tensors in (ours, theirs):
-        for found, p, shape in zip(tensors, wanted, shapes, strict=True):
-            change = p - draw(shape, 1)
-            assert (found - p).norm() <= bound * change.norm()
+    for i, shape in enumerate(shapes):
+        change = wanted[i] - draw(shape, 1)
+        assert (ours[i] - wanted[i]).norm() <= bound * change.norm()
+        assert (theirs[i] - wanted[i]).norm() <= bound * change.norm()
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-8], ids=["large gradients", "gradients like eps"])
@@ -118,25 +138,30 @@ def test_exact_adamw_agrees_with_torchs_own_in_float64(scale):
     ours = nn.Parameter(draw(shape, 0))
     theirs = nn.Parameter(draw(shape, 0).double())
     betas = (0.9, 0.99)
-    own = AdamW([{"params": [ours], "weight_decay": 0.3}], betas, "exact")
-    true = torch.optim.AdamW([theirs], betas=betas, weight_decay=0.3)
+    own_adamw = AdamW([{"params": [ours], "weight_decay": 0.3}], betas, "exact")
+    torch_adamw = torch.optim.AdamW([theirs], betas=betas, weight_decay=0.3)
+
     for step in range(1, 8):
         ours.grad = draw(shape, step) * scale
         theirs.grad = ours.grad.double()
-        for optimizer in (own, true):
+        for optimizer in (own_adamw, torch_adamw):
             optimizer.param_groups[0]["lr"] = 0.1 / step
             optimizer.step()
-        # Each step rounds weights of up to 4 and updates of up to 1.
-        assert (ours - theirs).abs().max() < step * 1e-6, step
+
+        difference = (ours - theirs).abs().max()
+        assert difference < step * 1e-6, "each step rounds weights of up to 4 and updates of up to 1"
 
 
 @pytest.mark.parametrize(("numerics", "most"), [("fast", 1e-3), ("exact", 0.15)])
 def test_orthogonalized_updates_are_those_in_float64(numerics, most):
-    updates = torch.randn(3, 20, 200, generator=torch.Generator().manual_seed(0))
+    updates = draw((3, 20, 200), 0)
+
     found = orthogonalize(updates, torch.float32, numerics)
+
     wanted = orthogonalize(updates.double(), torch.float64)
-    assert (found - wanted).norm() / wanted.norm() < most
-    assert ((torch.linalg.svdvals(wanted) - 1).abs() < 0.4).all()
+    assert (found - wanted).norm() < most * wanted.norm()
+    singular_values = torch.linalg.svdvals(wanted)
+    assert ((singular_values - 1).abs() < 0.4).all()
 
 
 class Operations(TorchDispatchMode):
@@ -151,25 +176,33 @@ class Operations(TorchDispatchMode):
 
 def test_muon_updates_all_matrices_of_a_shape_at_once():
     """Four times as many matrices take the same number of operations."""
-    counts = []
-    for num_matrices in (2, 8):
-        matrices = [nn.Parameter(torch.ones(shape)) for shape in [(4, 6), (6, 4)] * (num_matrices // 2)]
+
+    def operations_of_a_step(num_of_each_shape: int) -> int:
+        shapes = [(4, 6), (6, 4)] * num_of_each_shape
+        matrices = [nn.Parameter(torch.ones(shape)) for shape in shapes]
         muon = Muon(matrices, lr=0.1, weight_decay=0.1, dtype=torch.float32)
         for _ in range(2):  # the first one makes the momentum
             for p in matrices:
                 p.grad = torch.ones_like(p)
             with Operations() as operations:
                 muon.step()
-        counts.append(operations.count)
-    assert counts[0] == counts[1] <= 40
+        return operations.count
+
+    few = operations_of_a_step(1)
+    many = operations_of_a_step(4)
+
+    assert few == many
+    assert few <= 40
 
 
 def test_the_work_of_muon_is_that_of_its_products():
     config = ModelConfig(**MICRO_MODEL, vocab_size=50)
     model = Gemma3Model(config)
-    muon = build_optimizers(model, optimizer_params(), torch.float32)[1]
+    _, muon = build_optimizers(model, optimizer_params(), torch.float32)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
+
     with FlopCounterMode(display=False) as counter:
         muon.step()
+
     assert muon_flops(config) == counter.get_total_flops()
