@@ -36,6 +36,11 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
+def change_json(path: Path, **entries) -> None:
+    """Give a file of JSON other entries."""
+    write_json(path, read_json(path) | entries)
+
+
 def write_split(path: Path, texts: list[str], tokenizer) -> dict:
     """Write a token file of these documents, and return its sidecar."""
     ids, _ = tokenizer.encode_documents(texts)
@@ -96,49 +101,104 @@ def test_a_gpu_scores_more_windows_at_a_time_than_a_cpu(monkeypatch):
     assert batch_sizes == [8, 32]
 
 
-@pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_the_figures_are_those_of_their_tokens(tokenizer, numerics):
-    """Windows of 32 tokens move by 8 for the losses by document, and by 32 for those by position."""
+# The figures. Windows of 32 tokens move by 8 for the losses by document, and by 32 for those by position.
+
+
+@pytest.fixture(scope="module", params=["exact", "fast"])
+def scored(made, tmp_path_factory, request):
+    """What the stage writes, and the losses of the same windows as `score_tokens` gives them."""
+    numerics = request.param
+    folder, _ = made
     texts = TEXTS[50:70]
-    validation = open_tokens(VALIDATION)
-    rounding = 1e-9 if numerics == "exact" else 1e-5  # fast products depend on the size of the batch
-    write_audit(texts, validation.meta["sha256"], contaminated=0.5)
-    record = read_json(MODEL)
-    write_json(MODEL, {**record, "segments": [{"from_step": 0, "numerics": numerics}], "eval_tokens": 4 * 32})
-    change_params(Path(), {"eval.stride_fraction": 0.25})
-    assert eval_stage.main(ARGUMENTS) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        work_in_copy(patch, folder, tmp_path_factory.mktemp("scored") / "project")
+        validation = open_tokens(VALIDATION)
+        write_audit(texts, validation.meta["sha256"], contaminated=0.5)
+        change_json(MODEL, segments=[{"from_step": 0, "numerics": numerics}], eval_tokens=4 * 32)
+        change_params(Path(), {"eval.stride_fraction": 0.25})
+        assert eval_stage.main(ARGUMENTS) == 0
 
-    model, record = load_trained(MODELS, torch.device("cpu"), numerics)
-    overlapping, _ = score_tokens(model, validation, 32, 8, 4, torch.float32)
-    apart, positions = score_tokens(model, validation, 32, 32, 4, torch.float32)
-    bits = sum_by_span(overlapping, validation.spans) / math.log(2)
-    sizes = np.array([len(text.encode()) for text in texts])
-    is_clean = (np.arange(20) % 2 == 0) & (sizes > 0)  # in a section, documents without text do not count
-    details = read_json("data/evaluation/details.json")
-    metrics = read_json("metrics/eval.json")
-    assert (details["window_tokens"], details["stride_tokens"]) == (32, 8)
-    assert (details["documents"], details["tokens"]) == (20, len(validation.ids))
-    assert details["bits_per_byte"] == metrics["bits_per_byte"] == pytest.approx(bits.sum() / sizes.sum(), rel=rounding)
-    assert details["bits_per_byte_se"] == metrics["bpb_se"] > 0
-    assert metrics["clean_bpb"] == pytest.approx(bits[is_clean].sum() / sizes[is_clean].sum(), rel=rounding)
-    bits_apart = apart.sum(dtype="float64") / math.log(2)
-    assert details["bits_per_byte_non_overlapping"] == pytest.approx(bits_apart / sizes.sum(), rel=rounding)
-    low, high = details["bits_per_byte_interval"]
-    assert 0.5 * details["bits_per_byte"] < low < details["bits_per_byte"] < high < 2 * details["bits_per_byte"]
+        model, _ = load_trained(MODELS, torch.device("cpu"), numerics)
+        overlapping, _ = score_tokens(model, validation, 32, 8, 4, torch.float32)
+        apart, positions = score_tokens(model, validation, 32, 32, 4, torch.float32)
+        return SimpleNamespace(
+            details=read_json("data/evaluation/details.json"),
+            metrics=read_json("metrics/eval.json"),
+            documents=pq.read_table("data/evaluation/document_losses.parquet").to_pydict(),
+            by_position=np.loadtxt("plots/loss_by_position.csv", delimiter=",", skiprows=1),
+            validation=validation,
+            overlapping=overlapping,
+            apart=apart,
+            positions=positions,
+            sizes=np.array([len(text.encode()) for text in texts]),
+            rounding=1e-9 if numerics == "exact" else 1e-5,  # fast products depend on the size of the batch
+        )
 
-    # Four windows have selected the model.
-    selected = mark_model_selection(validation, 4 * 32, 32)
-    assert selected.sum() == 4 * 32
-    columns = pq.read_table("data/evaluation/document_losses.parquet").to_pydict()
-    assert columns["nats"] == pytest.approx(sum_by_span(overlapping, validation.spans), rel=rounding)
-    selection_nats = sum_by_span(overlapping * selected, validation.spans)
-    assert columns["model_selection_nats"] == pytest.approx(selection_nats, rel=rounding)
 
-    # The curve is that of the windows which use every position equally.
-    rows = np.loadtxt("plots/loss_by_position.csv", delimiter=",", skiprows=1)
-    assert rows[:, 0].tolist() == [1, 2, 4, 8, 16, 32] and rows[:, 2].sum() == len(validation.ids)
-    assert rows[0, 1] == pytest.approx(apart[positions == 0].mean(dtype="float64"), rel=1e-5)
-    assert rows[-1, 1] == pytest.approx(apart[positions >= 16].mean(dtype="float64"), rel=1e-5)
+def document_bits(scored) -> np.ndarray:
+    """Return the bits of each document, from windows that overlap."""
+    return sum_by_span(scored.overlapping, scored.validation.spans) / math.log(2)
+
+
+def test_the_details_say_what_was_scored(scored):
+    details = scored.details
+
+    assert details["window_tokens"] == 32
+    assert details["stride_tokens"] == 8
+    assert details["documents"] == 20
+    assert details["tokens"] == len(scored.validation.ids)
+
+
+def test_bits_per_byte_are_those_of_the_tokens(scored):
+    expected = document_bits(scored).sum() / scored.sizes.sum()
+
+    assert scored.details["bits_per_byte"] == pytest.approx(expected, rel=scored.rounding)
+    assert scored.metrics["bits_per_byte"] == scored.details["bits_per_byte"]
+
+
+def test_bits_per_byte_of_windows_that_do_not_overlap_stand_beside(scored):
+    bits = scored.apart.sum(dtype="float64") / math.log(2)
+
+    found = scored.details["bits_per_byte_non_overlapping"]
+
+    assert found == pytest.approx(bits / scored.sizes.sum(), rel=scored.rounding)
+
+
+def test_clean_documents_have_a_figure_of_their_own(scored):
+    is_clean = (np.arange(20) % 2 == 0) & (scored.sizes > 0)  # in a section, documents without text do not count
+    bits = document_bits(scored)[is_clean].sum()
+
+    assert scored.metrics["clean_bpb"] == pytest.approx(bits / scored.sizes[is_clean].sum(), rel=scored.rounding)
+
+
+def test_the_interval_is_around_the_figure(scored):
+    value = scored.details["bits_per_byte"]
+    low, high = scored.details["bits_per_byte_interval"]
+
+    assert 0.5 * value < low < value < high < 2 * value
+    assert scored.details["bits_per_byte_se"] == scored.metrics["bpb_se"]
+    assert scored.metrics["bpb_se"] > 0
+
+
+def test_documents_have_their_losses_and_those_of_the_windows_that_selected_the_model(scored):
+    is_selected = mark_model_selection(scored.validation, 4 * 32, 32)
+    nats = sum_by_span(scored.overlapping, scored.validation.spans)
+    selection_nats = sum_by_span(scored.overlapping * is_selected, scored.validation.spans)
+
+    assert is_selected.sum() == 4 * 32
+    assert scored.documents["nats"] == pytest.approx(nats, rel=scored.rounding)
+    assert scored.documents["model_selection_nats"] == pytest.approx(selection_nats, rel=scored.rounding)
+
+
+def test_the_curve_is_that_of_the_windows_which_use_every_position_equally(scored):
+    positions, losses, counts = scored.by_position[:, :3].T
+
+    assert positions.tolist() == [1, 2, 4, 8, 16, 32]
+    assert counts.sum() == len(scored.validation.ids)
+    first = scored.apart[scored.positions == 0]
+    last = scored.apart[scored.positions >= 16]
+    assert losses[0] == pytest.approx(first.mean(dtype="float64"), rel=1e-5)
+    assert losses[-1] == pytest.approx(last.mean(dtype="float64"), rel=1e-5)
 
 
 @pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])
@@ -243,11 +303,6 @@ def test_a_prompt_that_fills_the_model_is_refused_before_anything_is_scored(toke
     found = f"sources.yaml: sources.{source}.prompts[1] has 96 tokens"
     refused(status, printed.err, 2, found, "fewer than the model's max_seq_len (96)")
     assert "scoring" not in printed.out and not Path("metrics").exists()
-
-
-def change_json(path: Path, **entries) -> None:
-    """Give a file of JSON other entries."""
-    write_json(path, read_json(path) | entries)
 
 
 def write_other_text(tokenizer) -> None:
