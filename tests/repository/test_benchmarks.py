@@ -60,12 +60,12 @@ def test_pages_show_what_compare_prints_now_and_what_it_printed_when_the_records
     for folder in reversed(FOLDERS):
         monkeypatch.syspath_prepend(folder)
     shortened = runpy.run_path(str(BENCHMARKS / "fragments" / "runs.py"))["shortened"]
-    printed = read_result("first_experiment")["printed"]
-    former = printed["python src compare main workspace"]
+    printed = read_result("tutorial")["printed"]
+    former = next(text for command, text in printed.items() if command.startswith("python src compare"))
     now = "The model `b` is worse than the model `a`: +0.0080 bits per byte (…).\nDiffers: nothing.\n"
 
     assert shortened(f"{now}written: comparisons/a-vs-b.md, a-vs-b.csv\n") == now.strip()
-    assert shortened(former).startswith("## workspace − main: ")
+    assert shortened(former).startswith("## ")
 
 
 def test_the_picture_of_the_migration_is_of_its_record_with_one_colour_per_processor(monkeypatch):
