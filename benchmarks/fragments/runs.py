@@ -44,11 +44,17 @@ def first_hour() -> str:
     )
 
 
+def best_ngram_model(bits_per_byte: dict[str, float]) -> tuple[str, float]:
+    """Return the bytes of context of the best n-gram model, and its bits per byte."""
+    order = min(bits_per_byte, key=bits_per_byte.__getitem__)
+    return order, bits_per_byte[order]
+
+
 def scale() -> str:
     """README: the default's bits per byte beside those of xz and of an n-gram model, on the same text."""
     found = read("baselines")
     run = read("default")
-    order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
+    order, ngram = best_ngram_model(found["ngram_bits_per_byte"])
     xz = found["xz_bits_per_byte"]
     return paragraph(
         f"A scale for the {run['metrics']['bits_per_byte']:.3f}: an n-gram model of the training text, with {order} "
@@ -145,7 +151,7 @@ def baselines() -> str:
     """docs/metrics.md: the default's bits per byte beside those of an n-gram model and of xz, on the same text."""
     found = read("baselines")
     run = read("default")
-    order, ngram = min(found["ngram_bits_per_byte"].items(), key=lambda item: item[1])
+    order, ngram = best_ngram_model(found["ngram_bits_per_byte"])
     xz = found["xz_bits_per_byte"]
     rows = [
         ("every byte equally likely", "8.000"),

@@ -128,7 +128,7 @@ def bits_per_byte(model: GPT, validation: TokenFile) -> float:
 
 def train(train_file: TokenFile, validation: TokenFile, seconds: float, eval_every_s: float, seed: int) -> None:
     """Train for a number of seconds and print the curve; evaluations stop the clock."""
-    # Build the model and its optimizer; vectors have no weight decay.
+    # Build the model and its optimizer. Weight decay applies to matrices only.
     torch.manual_seed(seed)
     model = GPT(train_file.vocab_size)
     decayed = [p for p in model.parameters() if p.ndim >= 2]

@@ -189,7 +189,7 @@ def test_padding_after_the_last_token_is_ignored(tmp_path):
     ("num_tokens", "seq_len", "stride", "num_windows"),
     [
         (12, 4, None, 3),
-        (11, 4, None, 2),  # the last row has one token, which has no target
+        (11, 4, None, 2),  # the last row has one token, so it has no target
         (12, 2, 1, 3 + 3 + 1),
         (11, 2, 1, 3 + 3),
     ],
