@@ -26,7 +26,10 @@ back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data;
 			'and commit the merge, or undo it with `git merge --abort`' >&2; exit 1; fi
 	touch $(PARAMETERS)
 	git restore dvc.lock metrics plots $(PARAMETERS)
-	dvc checkout --allow-missing  # before the first run there is no data yet
+	@# Before the first run there is no data yet.
+	@dvc checkout --allow-missing || { \
+		echo 'error: DVC does not delete the files above, because its cache lacks them;' \
+			'`python src verify` prints a command for each' >&2; exit 1; }
 	@changed=$$(git status --short) && if [ -n "$$changed" ]; then \
 		printf '%s\n' 'These files still differ from the last commit; `git restore src` brings back its code:' "$$changed"; fi
 

@@ -162,6 +162,23 @@ def test_back_names_the_files_that_it_leaves(committed):
     assert not any("params.yaml" in line for line in lines[head + 1 :])
 
 
+def test_back_names_a_file_that_dvc_does_not_delete_and_the_command_that_shows_what_to_do(committed):
+    damaged = "data/processed_datasets/train.bin"
+    path = committed.folder / damaged
+    path.unlink()
+    path.write_bytes(b"cut")
+
+    done = committed.run("make", "back", check=False)
+
+    assert done.returncode
+    assert damaged in done.stderr
+    assert "`python src verify` prints a command for each" in done.stderr
+    repair = f"rm -rf {damaged} && dvc checkout {damaged}"
+    assert repair in committed.run("python", "src", "verify", check=False).stdout
+    committed.run("bash", "-euc", repair)
+    committed.run("make", "back")
+
+
 def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
     params = committed.folder / "params.yaml"
     first = params.read_text()
