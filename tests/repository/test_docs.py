@@ -2,8 +2,8 @@
 
 Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, `parse` blocks are parsed, and
 `output` blocks and graphs are written by benchmarks/pages.py. The `run` blocks of README.md run in one shell.
-Experiments of other pages take long, so the `run` blocks of such a page run in order under make test-slow, and those
-without an experiment here too.
+Training takes long, so the `run` blocks of a page that trains run in order under make test-slow, and its other blocks
+here too.
 """
 
 import contextlib
@@ -106,8 +106,9 @@ def page_of(block) -> str:
 
 
 def is_long(block) -> bool:
-    """Whether the block is an experiment, or builds on those of the tutorial."""
-    return "dvc exp run" in block.values[2] or page_of(block) == "docs/tutorial.md"
+    """Whether the block trains, or builds on what the tutorial trains."""
+    trains = any(words in block.values[2] for words in ("dvc exp run", "--retrain"))
+    return trains or page_of(block) == "docs/tutorial.md"
 
 
 HALF = "train.max_tokens=921600", "train.max_tokens=5120"  # half of the default's tokens, and of the small pipeline's
@@ -139,7 +140,7 @@ def test_run_blocks_run(workspace, language, tag, code):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", LONG_PAGES)
-def test_the_run_blocks_of_a_page_with_experiments_run_in_order(finished, tmp_path, page):
+def test_the_run_blocks_of_a_page_that_trains_run_in_order(finished, tmp_path, page):
     workspace = Workspace(tmp_path, finished)
     workspace.change(**{"sources.local.fetch.include": "**/*"})  # as in the repository
     if page == "docs/tutorial.md":  # it trains on a hundred times the tokens of the small pipeline
@@ -160,6 +161,7 @@ def test_slow_blocks_run_in_a_fresh_clone(tmp_path, language, tag, code):
     subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=tmp_path / "clone", check=True)
 
 
+@pytest.mark.slow
 def test_the_table_of_two_experiments_fits_into_120_columns(finished, tmp_path):
     """They differ in their text, their model and their length; DVC would print more than 900 columns."""
     workspace = Workspace(tmp_path, finished)

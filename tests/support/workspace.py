@@ -38,11 +38,16 @@ SMALL = {
 }  # fmt: skip
 
 
+# DVC would read them at each command.
+LEFT_OUT = {"benchmarks/dvc.yaml", "benchmarks/dvc.lock"}
+
+
 def copy_repository(folder: Path) -> None:
-    """Copy the files that git has or would take, as they are now."""
+    """Copy the files that git has or would take, as they are now, without the stages of benchmarks/."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
-    for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
-        if (ROOT / name).is_file():
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in names:
+        if (ROOT / name).is_file() and name not in LEFT_OUT:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
 
