@@ -30,6 +30,7 @@ SCORE = "src/lm/model/score.py"
 WEIGHTS = "src/lm/model/weights.py"
 STEP = "src/lm/train/step.py"
 STATE = "src/lm/train/state.py"
+PRODUCTS = "src/lm/exact/cpu/products.py"
 
 MUTANTS = [
     # Files.
@@ -73,9 +74,9 @@ MUTANTS = [
     # Model.
     Mutant("causality", MASKS, "(distance >= 0) & (distance < window)", "(distance >= -1) & (distance < window)",
            "lm/model/test_gemma3.py -k causality"),
-    Mutant("all terms of a product", "src/lm/exact/cpu.py", "adds_chain = adds or first > first_term",
+    Mutant("all terms of a product", PRODUCTS, "adds_chain = adds or first > first_term",
            "adds_chain = adds", "lm/exact/test_order.py"),
-    Mutant("where chains are cut", "src/lm/exact/cpu.py", "min((first // TERMS + 1) * TERMS, last_term)",
+    Mutant("where chains are cut", PRODUCTS, "min((first // TERMS + 1) * TERMS, last_term)",
            "min(first + TERMS, last_term)", "lm/exact/test_order.py"),
     Mutant("pickle refusal", WEIGHTS, 'map_location="cpu", weights_only=True', 'map_location="cpu"',
            "repository/test_security.py -k no_call"),

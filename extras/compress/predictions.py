@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lm.core.errors import DataError
 from lm.evaluate.generation import KVCache
-from lm.exact import cpu
+from lm.exact.cpu.products import multiply, pack
 from lm.exact.functions import rows_of, softmax
 from lm.model.gemma3 import Gemma3Model
 
@@ -25,7 +25,7 @@ class Predictor:
 
     def __init__(self, model: Gemma3Model):
         self.model = model
-        self.head = cpu.pack(model.embed_tokens.weight.detach().mT)
+        self.head = pack(model.embed_tokens.weight.detach().mT)
 
     def weights(self, hidden: Tensor) -> Iterator[np.ndarray]:
         """Yield for each row of hidden states (N, C) the weights (V,) int64 of all tokens, each at least 1.
@@ -33,7 +33,7 @@ class Predictor:
         Raise DataError if the model's logits are not finite.
         """
         logits = hidden.new_empty(len(hidden), self.model.config.vocab_size)
-        for row in cpu.multiply(rows_of(hidden), self.head, logits):
+        for row in multiply(rows_of(hidden), self.head, logits):
             probabilities = softmax(row).numpy()
             if np.isnan(probabilities[0]):  # then all are
                 raise DataError("the model's logits are not finite; use a model whose training did not diverge")

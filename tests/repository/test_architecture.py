@@ -139,7 +139,7 @@ def test_few_modules_name_kinds_of_gpus():
     assert {name_of(path) for path in FILES if kinds.search(path.read_text())} == {
         "lm/core/numerics.py",
         "lm/exact/functions.py",
-        "lm/exact/gpu.py",
+        "lm/exact/gpu/launch.py",
         "lm/model/machine.py",
     }
 

@@ -15,7 +15,9 @@ import lm.core.environment  # noqa: F401
 
 import torch
 
-from lm.exact import gpu
+from lm.exact.gpu import kernels as gpu
+from lm.exact.gpu import softmax
+from lm.exact.gpu.products import multiply_by_chains
 from support import exact_cases
 from support.exact_cases import Numbers, definition, multiply, num_differences
 
@@ -28,8 +30,8 @@ def product_by_chains(kernels, device):
     out = numbers.normal(3, 5)
     if kernels is definition:
         return [multiply(kernels, a, b), multiply(kernels, a, b, out)]
-    product = gpu.multiply_by_chains(a, b, torch.empty_like(out), False)
-    added = gpu.multiply_by_chains(a, b, out.clone(), True)
+    product = multiply_by_chains(a, b, torch.empty_like(out), False)
+    added = multiply_by_chains(a, b, out.clone(), True)
     return [product, added]
 
 
@@ -39,7 +41,7 @@ CASES = exact_cases.CASES | {"product_by_chains": product_by_chains}
 def main() -> None:
     device = "cuda" if sys.argv[1:] == ["cuda"] else "cpu"
     if device == "cpu":
-        gpu.SCORE_ROWS = 32  # the interpreter takes as long for a program of many rows as for one of few
+        softmax.SCORE_ROWS = 32  # the interpreter takes as long for a program of many rows as for one of few
     for name, case in CASES.items():
         expected = case(definition, "cpu")
         found = case(gpu, device)

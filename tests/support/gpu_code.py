@@ -20,7 +20,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from lm.exact import gpu
+from lm.exact.gpu import kernels as gpu
 
 ARITHMETIC = re.compile(r"^\s+(?:@!?%p\d+ )?((?:[a-z0-9]+)\.[a-z0-9.]*(?:f32|f64|f32x2|f16|bf16))\b", re.MULTILINE)
 MOVES = ("ld", "st", "mov", "selp", "setp", "cvta", "shfl")

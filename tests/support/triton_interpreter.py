@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from triton.runtime import interpreter
 
-from lm.exact.registers import fma
+from lm.exact.cpu.registers import fma
 
 float32_fma = numba.vectorize(["float32(float32, float32, float32)"])(lambda x, y, z: fma(x, y, z))
 

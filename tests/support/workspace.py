@@ -54,7 +54,7 @@ def copy_repository(folder: Path) -> None:
 
 def copy_compiled_loops(folder: Path) -> None:
     """Copy the machine code of the exact loops that the tests have compiled: a training run compiles it for 15 s."""
-    cache = Path("src", "lm", "exact", "__pycache__")
+    cache = Path("src", "lm", "exact", "cpu", "__pycache__")
     (folder / cache).mkdir(exist_ok=True)
     for pattern in ("*.nbi", "*.nbc"):
         for path in (ROOT / cache).glob(pattern):

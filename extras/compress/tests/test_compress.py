@@ -202,7 +202,7 @@ def test_a_model_that_keeps_to_documents_gives_other_bytes(run):
 @pytest.fixture
 def two_threads(monkeypatch):
     """Compute with two threads, each of which works, however little there is to do."""
-    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)
+    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

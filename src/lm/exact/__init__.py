@@ -2,7 +2,7 @@
 
 order.py      the definition: every constant that decides a bit, and each operation as a plain loop
 functions.py  what a model and an optimizer call: autograd and shapes; `kernels_of` chooses by the device
-cpu.py        loops that numba compiles, with compiled.py and registers.py
-gpu.py        Triton kernels
+cpu/          loops that numba compiles
+gpu/          Triton kernels
 threads.py    the number of threads that compute
 """

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from lm.core.errors import EnvironmentFailure
-from lm.exact import cpu
+from lm.exact.cpu import kernels as cpu
 from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT, LOG_2, LOG_TERMS, NATS_UNIT, SHORT_WINDOW, TERMS
 
 
@@ -30,14 +30,15 @@ def kernels_of(x: Tensor) -> ModuleType:
 
 
 def kernels_on(device_type: str) -> ModuleType:
-    """Return lm.exact.gpu for "cuda", else lm.exact.cpu: both have the same functions and give the same bits.
+    """Return lm.exact.gpu.kernels for "cuda", else lm.exact.cpu.kernels.
 
-    Raise EnvironmentFailure if Triton is missing, which comes with torch's CUDA builds alone.
+    Both have the same functions and give the same bits. Raise EnvironmentFailure if Triton is missing, which comes with
+    torch's CUDA builds alone.
     """
     if device_type != "cuda":
         return cpu
     try:
-        from lm.exact import gpu
+        from lm.exact.gpu import kernels as gpu
     except ModuleNotFoundError as error:
         problem = f"train.numerics is exact, which needs the package {error.name} on a GPU"
         raise EnvironmentFailure(f"{problem}; install it, or set device in runtime.yaml to cpu") from None

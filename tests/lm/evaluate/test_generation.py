@@ -10,8 +10,8 @@ import torch
 
 from lm.evaluate import generation
 from lm.evaluate.generation import KVCache, Sampling, filter_logits, generate, ids_per_read
-from lm.exact import cpu
 from lm.exact import functions as exact
+from lm.exact.cpu import kernels as cpu
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from support.model_cases import SHAPE, assert_close, build
 

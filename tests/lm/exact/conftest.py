@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lm.exact import cpu
+from lm.exact.cpu import parts
 from lm.exact.threads import set_num_threads
 
 
@@ -11,6 +11,6 @@ from lm.exact.threads import set_num_threads
 def threads(monkeypatch):
     """Return the function that sets the number of threads, each of which works, however little there is to do."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(cpu, "PART_WORK", 1)
+    monkeypatch.setattr(parts, "PART_WORK", 1)
     yield lambda number: set_num_threads(number, "exact")
     set_num_threads(before, "fast")

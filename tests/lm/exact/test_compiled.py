@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from lm.exact import cpu, order
+from lm.exact import order
+from lm.exact.cpu import parts
+from lm.exact.cpu.products import multiply, pack
 from lm.exact.threads import set_num_threads
 from support import ROOT
 
 # Print exp(-100), which counts as exp(-41.5), and how many kept loops were used.
 SCRIPT = """
 import numpy as np
-from lm.exact import cpu
-print(float(cpu.exp(np.float32(-100))), sum(cpu.exp.stats.cache_hits.values()))
+from lm.exact.cpu.elementary import exp
+print(float(exp(np.float32(-100))), sum(exp.stats.cache_hits.values()))
 """
 EXPONENTIAL = float(order.exp(np.float32(-41.5)))
 
@@ -49,7 +51,7 @@ def package(compiled, tmp_path) -> Path:
 
 
 def kept_file(package: Path, suffix: str) -> Path:
-    (path,) = package.glob(f"lm/exact/__pycache__/cpu.exp-*{suffix}")
+    (path,) = package.glob(f"lm/exact/cpu/__pycache__/elementary.exp-*{suffix}")
     return path
 
 
@@ -86,8 +88,9 @@ def test_code_that_cannot_be_kept_is_compiled(package):
 
 
 def test_a_package_without_a_folder_for_code_computes(package, tmp_path):
-    shutil.rmtree(package / "lm" / "exact" / "__pycache__")
-    for path in (package / "lm" / "exact" / "__pycache__", tmp_path / "file"):
+    kept = package / "lm" / "exact" / "cpu" / "__pycache__"
+    shutil.rmtree(kept)
+    for path in (kept, tmp_path / "file"):
         path.write_text("no folder", encoding="utf-8")
     nowhere = str(tmp_path / "file" / "folder")
 
@@ -99,7 +102,7 @@ def test_a_package_without_a_folder_for_code_computes(package, tmp_path):
 
 def product_of_two_threads() -> torch.Tensor:
     x = torch.arange(400.0).view(20, 20)
-    return cpu.multiply(x, cpu.pack(x), torch.empty(20, 20))
+    return multiply(x, pack(x), torch.empty(20, 20))
 
 
 def compare_with(expected: torch.Tensor) -> None:
@@ -109,7 +112,7 @@ def compare_with(expected: torch.Tensor) -> None:
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no forks on this system")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_computes_with_threads_of_its_own(monkeypatch):
-    monkeypatch.setattr(cpu, "PART_WORK", 1)
+    monkeypatch.setattr(parts, "PART_WORK", 1)
     before = torch.get_num_threads()
     set_num_threads(2, "exact")
     expected = product_of_two_threads()

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lm.exact import cpu
 from lm.exact import functions as exact
+from lm.exact.cpu import elementary, parts
 from lm.exact.functions import product
 from lm.exact.order import SMALLEST_EXPONENT
 from lm.model.kernels import visible
@@ -121,7 +121,7 @@ def test_an_error_in_any_thread_is_raised(threads):
 
     threads(3)
     with pytest.raises(MemoryError):
-        cpu.run(fail, work=3)
+        parts.run(fail, work=3)
 
 
 # Functions of numbers.
@@ -131,20 +131,20 @@ def test_exponentials_are_close_to_true_ones():
     x = torch.linspace(-41, 0, 100_001).numpy()
     wanted = np.exp(x.astype(np.float64))
 
-    found = np.array([cpu.exp(each) for each in x], np.float64)
+    found = np.array([elementary.exp(each) for each in x], np.float64)
 
     assert np.abs(found / wanted - 1).max() < 2 * FLOAT32_ROUNDING
 
 
 def test_exponentials_of_very_low_numbers_are_that_of_the_lowest():
-    assert cpu.exp(np.float32(-1e30)) == cpu.exp(SMALLEST_EXPONENT) < 1e-18
+    assert elementary.exp(np.float32(-1e30)) == elementary.exp(SMALLEST_EXPONENT) < 1e-18
 
 
 def test_logarithms_are_close_to_true_ones():
     numbers = np.float32([*np.linspace(1, 3, 1001), *np.linspace(1, 1e6, 1001)])
 
     for x in numbers:
-        assert cpu.log(x) == pytest.approx(math.log(x), rel=1e-14, abs=1e-14)
+        assert elementary.log(x) == pytest.approx(math.log(x), rel=1e-14, abs=1e-14)
 
 
 @pytest.mark.parametrize("base", [0.8, 0.999, 1.0, 0.0])

@@ -3,23 +3,28 @@
 Two other processes compute them, because Triton reads when it is imported whether it interprets.
 """
 
+import importlib
 import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 
 import pytest
 
-from lm.exact import cpu, gpu
+from lm.exact import gpu
+from lm.exact.cpu import kernels as of_cpu
+from lm.exact.gpu import kernels as of_gpu
 from support import ROOT
 from support.gpu_cases import CASES
 
 ROUNDED = {"fma.rn", "add.rn", "sub.rn", "mul.rn", "div.rn", "sqrt.rn"}  # as IEEE 754 says
 EXACT = {"max", "abs", "neg"}
 CONVERSIONS = {"cvt.rn.f32", "cvt.rn.f64", "cvt.f64.f32", "cvt.rn.f32.f64", "cvt.rzi.s64.f64"}
-KERNELS = {name for name in vars(gpu) if name.endswith("_kernel")}
+MODULES = [importlib.import_module(f"lm.exact.gpu.{module.name}") for module in pkgutil.iter_modules(gpu.__path__)]
+KERNELS = {name for module in MODULES for name in vars(module) if name.endswith("_kernel")}
 
 
 def lines_of(*command: str) -> list[dict]:
@@ -67,9 +72,9 @@ def test_both_machines_have_the_functions_that_are_called():
 
     assert {"multiply", "attention_gradient", "adamw"} <= names
     for name in names:
-        of_cpu = inspect.signature(getattr(cpu, name)).parameters
-        of_gpu = inspect.signature(getattr(gpu, name)).parameters
-        assert list(of_cpu) == list(of_gpu), name
+        on_cpu = inspect.signature(getattr(of_cpu, name)).parameters
+        on_gpu = inspect.signature(getattr(of_gpu, name)).parameters
+        assert list(on_cpu) == list(on_gpu), name
 
 
 # Instructions.

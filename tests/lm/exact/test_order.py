@@ -1,8 +1,9 @@
 """lm.exact.order is the definition of exact numerics, and lm.exact.cpu has its bits."""
 
-import importlib.util
+import importlib
 import itertools
 import math
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.exact_order import VECTORS, described
-from lm.exact import cpu, functions, order
+from lm.exact import functions, order
+from lm.exact.cpu import elementary
+from lm.exact.cpu import kernels as cpu
+from lm.exact.cpu.reductions import row_dot, row_max, row_sum
+from lm.exact.cpu.registers import fma
 from lm.exact.order import LANES, TERMS
 from support import ROOT
 from support.exact_cases import CASES, Numbers, definition, num_differences
@@ -121,7 +126,7 @@ def test_some_of_the_ties_need_more_than_float64():
 
 @numba.njit
 def fma_of_the_processor(a, b, c):
-    return cpu.fma(a, b, c)
+    return fma(a, b, c)
 
 
 def test_fma_of_special_numbers_is_that_of_the_processor():
@@ -183,17 +188,26 @@ def test_threads_change_no_bit(case, defined, threads):
 
 @pytest.fixture(scope="module")
 def other_tiles(tmp_path_factory) -> ModuleType:
-    """lm.exact.cpu with other numbers of rows at a time; numba reads such constants when it compiles."""
-    source = Path(cpu.__file__).read_text(encoding="utf-8")
-    for line, other in (("\nBAND = 48", "\nBAND = 18"), ("\nLOGIT_ROWS = 24", "\nLOGIT_ROWS = 6")):
-        assert line in source
-        source = source.replace(line, other)
-    path = tmp_path_factory.mktemp("tiles") / "other_tiles.py"
-    path.write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("other_tiles", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """A copy of lm.exact.cpu with other numbers of rows at a time; numba reads such constants when it compiles."""
+    source = ROOT / "src" / "lm" / "exact" / "cpu"
+    package = tmp_path_factory.mktemp("tiles") / "other_tiles"
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in package.glob("*.py"):
+        own = path.read_text(encoding="utf-8").replace("lm.exact.cpu", "other_tiles")
+        path.write_text(own, encoding="utf-8")
+    replace_line(package / "attention.py", "BAND = 48", "BAND = 18")
+    replace_line(package / "loss.py", "LOGIT_ROWS = 24", "LOGIT_ROWS = 6")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(package.parent)
+        return importlib.import_module("other_tiles.kernels")
+
+
+def replace_line(path: Path, line: str, other: str) -> None:
+    """Replace the beginning of a line of a file."""
+    source = path.read_text(encoding="utf-8")
+    assert f"\n{line}" in source
+    path.write_text(source.replace(f"\n{line}", f"\n{other}"), encoding="utf-8")
 
 
 TILED = ("attention", "attention_of_long_sums", "attention_value_tree", "attention_gradient_trees", "nats")
@@ -203,7 +217,7 @@ TILED = ("attention", "attention_of_long_sums", "attention_value_tree", "attenti
 def test_tiles_change_no_bit(case, defined, other_tiles):
     found = CASES[case](other_tiles, "cpu")
 
-    assert other_tiles.BAND == 18
+    assert importlib.import_module("other_tiles.attention").BAND == 18
     assert differences(defined[case], found) == 0
 
 
@@ -240,7 +254,7 @@ def test_rows_of_any_length_have_the_bits_of_the_definition():
 @numba.njit
 def reductions(x, y):
     """Return sums and the largest number, by instructions that only a loop can call."""
-    return cpu.row_sum(x), cpu.row_dot(x, y), cpu.row_max(x)
+    return row_sum(x), row_dot(x, y), row_max(x)
 
 
 @numba.njit
@@ -257,9 +271,9 @@ ABOVE_1 = np.float32([*np.linspace(1, 3, 20_000), *np.geomspace(1, 1e9, 20_000)]
 @pytest.mark.parametrize(
     ("function", "defined_as", "x"),
     [
-        pytest.param(cpu.exp, order.exp, LOW, id="exp"),
-        pytest.param(cpu.sigmoid, order.sigmoid, LOW, id="sigmoid of negative numbers"),
-        pytest.param(cpu.sigmoid, order.sigmoid, -LOW, id="sigmoid of positive numbers"),
+        pytest.param(elementary.exp, order.exp, LOW, id="exp"),
+        pytest.param(elementary.sigmoid, order.sigmoid, LOW, id="sigmoid of negative numbers"),
+        pytest.param(elementary.sigmoid, order.sigmoid, -LOW, id="sigmoid of positive numbers"),
     ],
 )
 def test_exponentials_have_the_bits_of_the_definition(function, defined_as, x):
@@ -271,7 +285,7 @@ def test_exponentials_have_the_bits_of_the_definition(function, defined_as, x):
 def test_logarithms_have_the_bits_of_the_definition():
     expected = order.log(ABOVE_1).tobytes()
 
-    of_loops = of_each(cpu.log, ABOVE_1, np.empty(len(ABOVE_1)))
+    of_loops = of_each(elementary.log, ABOVE_1, np.empty(len(ABOVE_1)))
     of_tensors = functions.log(torch.from_numpy(ABOVE_1).double())
 
     assert of_loops.tobytes() == expected
@@ -282,7 +296,7 @@ def test_the_exponential_of_what_is_not_a_number_is_none():
     nan = np.float32(np.nan)
 
     assert np.isnan(order.exp(nan))
-    assert np.isnan(cpu.exp(nan))
+    assert np.isnan(elementary.exp(nan))
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 7, 900, 10**6])
@@ -315,7 +329,7 @@ def test_a_mean_of_nats_that_are_not_finite_is_no_number():
 
 @pytest.mark.parametrize("loss_rows", [256, 768, 2048])
 def test_the_loss_and_its_gradients_have_the_bits_of_the_definition(loss_rows, monkeypatch):
-    monkeypatch.setattr(cpu, "LOSS_ROWS", loss_rows)
+    monkeypatch.setattr("lm.exact.cpu.loss.LOSS_ROWS", loss_rows)
     numbers = Numbers(3, "cpu")
     h = numbers.normal(600, 8)
     head = numbers.normal(30, 8)
@@ -360,9 +374,9 @@ def from_arrays(function):
 class Processor:
     """What lm.exact computes on a CPU, with the names and arguments of lm.exact.order."""
 
-    row_sum = staticmethod(cpu.row_sum)
-    row_dot = staticmethod(cpu.row_dot)
-    row_max = staticmethod(cpu.row_max)
+    row_sum = staticmethod(row_sum)
+    row_dot = staticmethod(row_dot)
+    row_max = staticmethod(row_max)
     power = staticmethod(functions.power)
     cos_pi = staticmethod(functions.cos_pi)
     product = staticmethod(from_arrays(functions.product))
@@ -375,13 +389,13 @@ class Processor:
         return np.float32([fma_of_the_processor(*each) for each in zip(a, b, c, strict=True)])
 
     def exp(self, x):
-        return of_each(cpu.exp, x, np.empty_like(x))
+        return of_each(elementary.exp, x, np.empty_like(x))
 
     def log(self, x):
-        return of_each(cpu.log, x, np.empty(len(x)))
+        return of_each(elementary.log, x, np.empty(len(x)))
 
     def sigmoid(self, x):
-        return of_each(cpu.sigmoid, x, np.empty_like(x))
+        return of_each(elementary.sigmoid, x, np.empty_like(x))
 
     def row_nats(self, logits, target):
         logits = torch.tensor(logits)[None]

@@ -92,13 +92,17 @@ def test_every_operation_of_a_step_was_reviewed(optimizer):
 
 
 PRINT_CODE = """
-from lm.exact import cpu as loops
+import importlib
+import pkgutil
+from lm.exact import cpu
 from test_operations import operations
 operations()
 operations(optimizer="adamw", document_start_id=49, seq_len=32)
-for name, loop in vars(loops).items():
-    for code in getattr(loop, "inspect_llvm", dict)().values():
-        print(code)
+for module in pkgutil.iter_modules(cpu.__path__):
+    loops = importlib.import_module(f"lm.exact.cpu.{module.name}")
+    for name, loop in vars(loops).items():
+        for code in getattr(loop, "inspect_llvm", dict)().values():
+            print(code)
 """
 # What rounds alike everywhere, takes a number apart, or moves it. By IEEE 754 a square root has one right result, which
 # an instruction and the C library (sqrt, sqrtf) give alike.
@@ -152,12 +156,12 @@ def weights_of(threads: int, seq_len: int, num_steps: int) -> list[torch.Tensor]
 
 @pytest.mark.parametrize("seq_len", [63, 128, 257])
 def test_a_step_has_the_same_bits_for_any_number_of_threads(seq_len, monkeypatch):
-    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)  # each thread works, however little there is to do
+    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)  # each thread works, however little there is to do
     one = weights_of(1, seq_len, 1)
     for threads in (2, 3):
         assert all(map(torch.equal, one, weights_of(threads, seq_len, 1))), threads
 
 
 def test_twelve_steps_have_the_same_bits_for_two_threads(monkeypatch):
-    monkeypatch.setattr("lm.exact.cpu.PART_WORK", 1)
+    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)
     assert all(map(torch.equal, weights_of(1, 100, 12), weights_of(2, 100, 12)))

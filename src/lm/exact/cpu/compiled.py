@@ -56,5 +56,5 @@ class LoopCache(FunctionCache):
 
 def newest_change() -> tuple:
     """Return the times and sizes of all files of this package."""
-    stats = [path.stat() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    stats = [path.stat() for path in sorted(Path(__file__).parents[1].rglob("*.py"))]
     return tuple((stat.st_mtime, stat.st_size) for stat in stats)

@@ -1,0 +1,32 @@
+"""The size of gradients, and gradients as integers."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm.exact.cpu.compiled import loop
+from lm.exact.cpu.parts import array, rows_of_part, run
+from lm.exact.cpu.reductions import square_sum
+
+
+@loop
+def multiples_loop(x, unit, largest, out, part, parts):
+    for j in rows_of_part(len(x), part, parts):
+        number = np.rint(np.float64(x[j]) / unit)
+        if number != number:  # NaN
+            number = 0.0
+        out[j] = np.int64(min(max(number, -largest), largest))
+
+
+def square_sums(tensors: Iterable[Tensor]) -> list[float]:
+    """Return the sum of the squares of each tensor."""
+    return [square_sum(array(x.reshape(-1).contiguous())) for x in tensors]
+
+
+def multiples(x: Tensor, unit: float, largest: float) -> Tensor:
+    """Return x as multiples of `unit`, a power of two: int64, at most `largest` in size; NaN becomes 0."""
+    result = torch.empty(x.shape, dtype=torch.int64)
+    run(multiples_loop, x.contiguous().view(-1), unit, largest, result.view(-1), work=x.numel())
+    return result

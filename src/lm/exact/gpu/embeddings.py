@@ -1,0 +1,44 @@
+"""Sums of rows that ids choose."""
+
+# A checker of types sees kernels without what Triton gives them.
+# pyright: reportArgumentType=false
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lm.exact.gpu.constants import UNROLL
+from lm.exact.gpu.launch import cdiv, launch
+
+
+@triton.jit
+def sum_bags_kernel(rows, ids, starts, out, num_bags, num_ids, width, BLOCK: tl.constexpr):
+    """out (num_bags, width) = +0 and the rows of the ids of each bag, one after the other."""
+    bag = tl.program_id(0).to(tl.int64)
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < width
+    first = tl.load(starts + bag)
+    last = tl.load(starts + bag + 1, mask=bag + 1 < num_bags, other=num_ids)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for n in tl.range(first, last, loop_unroll_factor=UNROLL):
+        total = total + tl.load(rows + tl.load(ids + n) * width + j, mask=inside, other=0.0)
+    tl.store(out + bag * width + j, total, mask=inside)
+
+
+def sum_bags(rows: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
+    """Return sums (K, C) of rows (R, C): row i adds those of ids (N,) from starts[i] to starts[i + 1], in order."""
+    num_bags = len(starts)
+    width = rows.shape[1]
+    out = rows.new_empty(num_bags, width)
+    block = min(triton.next_power_of_2(width), 128)
+    grid = (num_bags, cdiv(width, block))
+    launch(sum_bags_kernel, grid, rows, ids, starts, out, num_bags, len(ids), width, BLOCK=block, num_warps=1)
+    return out
+
+
+def sum_rows_by_id(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
+    """Return for each id (num_ids, C) the sum of its rows (N, C), in the order of ids (N,) int64."""
+    sorted_ids, row_numbers = ids.sort(stable=True)
+    starts = torch.searchsorted(sorted_ids, torch.arange(num_ids, device=ids.device))
+    return sum_bags(rows, row_numbers, starts)

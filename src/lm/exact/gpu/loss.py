@@ -1,0 +1,74 @@
+"""Cross-entropy."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lm.exact import order
+from lm.exact.gpu.constants import LANES, UNROLL
+from lm.exact.gpu.elementary import exp, log
+from lm.exact.gpu.launch import cdiv, launch
+from lm.exact.gpu.products import multiply, pack
+from lm.exact.gpu.reductions import row_exponentials, row_max
+
+LOSS_NUMBERS = 2**28  # logits that the loss holds, 1 GiB
+LOSS_ROWS = 4  # of logits that a program computes, each by one warp
+
+
+@triton.jit
+def loss_kernel(logits, targets, nats, num_rows, V, row_stride, GRADIENT: tl.constexpr, ROWS: tl.constexpr):
+    """Write the nats of rows of logits; with GRADIENT, replace the logits by the softmax less 1 at the target."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    is_row = row < num_rows
+    start = logits + row.to(tl.int64)[:, None] * row_stride
+    width = tl.where(is_row, V, 0)[:, None]
+    largest = row_max(start, width, V, ROWS)
+    target = tl.load(targets + row, mask=is_row, other=0)
+    logit = tl.load(logits + row.to(tl.int64) * row_stride + target, mask=is_row, other=0.0)
+    total = row_exponentials(start, largest, width, V, ROWS)
+    value = log(total) - (logit - largest).to(tl.float64)
+    tl.store(nats + row, value.to(tl.float32), mask=is_row)
+    if GRADIENT:
+        tl.debug_barrier()  # no thread writes before all have read
+        lane = tl.arange(0, LANES)[None, :]
+        for j in tl.range(0, V, LANES, loop_unroll_factor=UNROLL):
+            inside = j + lane < width
+            number = tl.load(start + j + lane, mask=inside, other=0.0)
+            p = tl.math.div_rn(exp(number - largest[:, None]), total[:, None])
+            p = tl.where(j + lane == target[:, None], p - 1.0, p)
+            tl.store(start + j + lane, p, mask=inside)
+
+
+def loss_rows(num_entries: int) -> int:
+    """Return how many rows of logits the loss computes at a time, a multiple of TERMS."""
+    return max(1, LOSS_NUMBERS // (num_entries * order.TERMS)) * order.TERMS
+
+
+def softmax_less_targets(logits: Tensor, log_factors: Tensor, targets: Tensor) -> Tensor:
+    """Replace logits (N, V) by their gradient, the softmax less 1 at targets (N,); return the nats (N,).
+
+    `log_factors` (W,) are added to the logits of the last W entries before.
+    """
+    num_rows, num_entries = logits.shape
+    if len(log_factors) > 0:
+        logits[:, num_entries - len(log_factors) :] += log_factors
+    nats = logits.new_empty(num_rows)
+    arguments = logits, targets, nats, num_rows, num_entries, logits.stride(0)
+    launch(loss_kernel, (cdiv(num_rows, LOSS_ROWS),), *arguments, GRADIENT=True, ROWS=LOSS_ROWS)
+    return nats
+
+
+def token_nats(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """Return the nats (N,) of targets (N,) given h (N, C) and the head (V, C)."""
+    num_entries = len(head)
+    nats = h.new_empty(len(h))
+    columns = pack(head.mT)
+    rows = min(loss_rows(num_entries), len(h))
+    space = h.new_empty(rows, num_entries)
+    for start in range(0, len(h), max(rows, 1)):
+        chunk = slice(start, start + rows)
+        num_rows = len(h[chunk])
+        logits = multiply(h[chunk], columns, space[:num_rows])
+        arguments = logits, targets[chunk], nats[chunk], num_rows, num_entries, num_entries
+        launch(loss_kernel, (cdiv(num_rows, LOSS_ROWS),), *arguments, GRADIENT=False, ROWS=LOSS_ROWS)
+    return nats
