@@ -1,10 +1,11 @@
 """Compile loops with numba, and keep the compiled code beside them.
 
-numba compiles a kept loop again if the file of the loop has changed. A loop of this package also holds constants and
-instructions of the package's other files, so here a change of any of them counts.
+numba compiles a kept loop again if the file of the loop has changed. A loop of lm.exact also holds constants and
+compiled code of other files of lm.exact, so here a change of any of them counts.
 """
 
 import contextlib
+import functools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,8 @@ class LoopCache(FunctionCache):
             super().save_overload(sig, data)
 
 
+@functools.cache  # of the files as they are when the first loop is defined
 def newest_change() -> tuple:
-    """Return the times and sizes of all files of this package."""
+    """Return the times and sizes of all files of lm.exact and of its folders."""
     stats = [path.stat() for path in sorted(Path(__file__).parents[1].rglob("*.py"))]
     return tuple((stat.st_mtime, stat.st_size) for stat in stats)
