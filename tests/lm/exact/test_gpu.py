@@ -9,14 +9,17 @@ import json
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from lm.exact import gpu
 from lm.exact.cpu import kernels as of_cpu
 from lm.exact.gpu import kernels as of_gpu
+from lm.exact.gpu.softmax import softmax_kernel
 from support import ROOT
 from support.gpu_cases import CASES
 
@@ -75,6 +78,37 @@ def test_both_machines_have_the_functions_that_are_called():
         on_cpu = inspect.signature(getattr(of_cpu, name)).parameters
         on_gpu = inspect.signature(getattr(of_gpu, name)).parameters
         assert list(on_cpu) == list(on_gpu), name
+
+
+# Kept code. Triton names it by a hash of the kernel's source and of what the kernel calls and reads.
+
+KEY = softmax_kernel.cache_key
+PRINT_KEY = "from lm.exact.gpu.softmax import softmax_kernel; print(softmax_kernel.cache_key, end='')"
+
+
+def key_with_change(folder: Path, file: str, part: str, other: str) -> str:
+    """Return the key of a kernel of a copy of the library, in which a part of another file has changed."""
+    shutil.copytree(ROOT / "src" / "lm", folder / "lm", ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "lm" / "exact" / file
+    source = path.read_text(encoding="utf-8")
+    assert source.count(part) == 1
+    path.write_text(source.replace(part, other), encoding="utf-8")
+
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", PRINT_KEY]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_kernel_is_not_compiled_again_if_a_file_changes_that_it_does_not_use(tmp_path):
+    assert key_with_change(tmp_path, "gpu/gate.py", "1.0 - weight", "2.0 - weight") == KEY
+
+
+def test_a_kernel_is_compiled_again_if_a_function_of_another_file_changes(tmp_path):
+    assert key_with_change(tmp_path, "gpu/elementary.py", "<< 23)  # p 2^whole", "<< 22)") != KEY
+
+
+def test_a_kernel_is_compiled_again_if_a_constant_of_another_file_changes(tmp_path):
+    assert key_with_change(tmp_path, "order.py", "np.float32(-41.5)", "np.float32(-10.0)") != KEY
 
 
 # Instructions.
