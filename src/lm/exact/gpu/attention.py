@@ -4,18 +4,37 @@ Query head h of H reads the key/value head h // (H // K). A position t of the la
 first[b, t] up to S - T + t.
 """
 
+# A checker of types sees kernels without what Triton gives them.
+# pyright: reportGeneralTypeIssues=false
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from lm.exact.gpu.launch import cdiv, launch
 from lm.exact.gpu.products import add_products, tile_of
-from lm.exact.gpu.softmax import SCORE_ROWS, slopes_kernel, softmax_kernel
+from lm.exact.gpu.softmax import softmax_, softmax_gradient_
 from lm.exact.gpu.tiles import FLAT_TILE, Tile
 
 SCORES_TILE = Tile(128, 64, 16, 4)
 QUERIES_TILE = Tile(64, 64, 16, 4)  # of the sums over positions that queries see
 POSITIONS_TILE = Tile(64, 64, 16, 4)  # of the sums over queries that see positions
+
+
+@triton.jit
+def own_tile(num_rows, num_columns, BM: tl.constexpr, BN: tl.constexpr):
+    """Return the matrix of a program, and the first row and column of its tile."""
+    tiles_of_matrix = tl.cdiv(num_rows, BM) * tl.cdiv(num_columns, BN)
+    matrix = tl.program_id(0) // tiles_of_matrix
+    top, left = tile_of(tl.program_id(0) % tiles_of_matrix, num_rows, num_columns, BM, BN)
+    return matrix, top, left
+
+
+@triton.jit
+def first_seen(first, row, is_row, S):
+    """Return the first position that one of the rows of a tile sees, given first (T,)."""
+    of_rows = tl.load(first + row, mask=is_row, other=S)
+    return tl.min(of_rows, 0)
 
 
 @triton.jit
@@ -35,27 +54,29 @@ def scores_kernel(
     BK: tl.constexpr,
 ):
     """scores (B, H, T, S) = q k for q (B, T, H, D) and k (B, K, D, S); tiles that no position sees are not written."""
-    tiles = tl.cdiv(T, BM) * tl.cdiv(S, BN)
-    matrix = tl.program_id(0) // tiles
+    matrix, top, left = own_tile(T, S, BM, BN)
     b = matrix // H
     head = matrix % H
-    top, left = tile_of(tl.program_id(0) % tiles, T, S, BM, BN)
     row = top + tl.arange(0, BM)
     column = left + tl.arange(0, BN)
     term = tl.arange(0, BK)
     is_row = row < T
     is_column = column < S
 
-    begin = tl.min(tl.load(first + b * T + row, mask=is_row, other=S), 0)
+    # The positions that the rows of the tile see.
+    begin = first_seen(first + b * T, row, is_row, S)
     end = S - T + tl.minimum(top + BM, T)
     if (left < end) & (left + BN > begin):
+        # The addresses of the first terms.
         query = (b.to(tl.int64) * T + row) * H + head
-        group = b.to(tl.int64) * K + head // (H // K)
         from_q = q + query[:, None] * D + term[None, :]
+        group = b.to(tl.int64) * K + head // (H // K)
         from_k = k + (group * D + term)[:, None] * S + column[None, :]
+
         total = tl.zeros((BM, BN), tl.float32)
         total = add_products(total, from_q, from_k, 1, S, is_row, is_column, 0, D, D, MASKED, BM, BN, BK)
-        place = (matrix.to(tl.int64) * T + row)[:, None] * S + column[None, :]
+        score_row = matrix.to(tl.int64) * T + row
+        place = score_row[:, None] * S + column[None, :]
         tl.store(scores + place, total, mask=is_row[:, None] & is_column[None, :])
 
 
@@ -76,27 +97,31 @@ def query_sums_kernel(
     BK: tl.constexpr,
 ):
     """out (B, T, H, D) = weights (B, H, T, S) x (B, S, K, D), over the positions that a tile of queries sees."""
-    tiles = tl.cdiv(T, BM) * tl.cdiv(D, BN)
-    matrix = tl.program_id(0) // tiles
+    matrix, top, left = own_tile(T, D, BM, BN)
     b = matrix // H
     head = matrix % H
-    top, left = tile_of(tl.program_id(0) % tiles, T, D, BM, BN)
     row = top + tl.arange(0, BM)
     column = left + tl.arange(0, BN)
     term = tl.arange(0, BK)
     is_row = row < T
     is_column = column < D
 
-    begin = tl.min(tl.load(first + b * T + row, mask=is_row, other=S), 0) // BK * BK
+    # The positions that the rows of the tile see, from a multiple of BK on.
+    begin = first_seen(first + b * T, row, is_row, S) // BK * BK
     end = S - T + tl.minimum(top + BM, T)
+
+    # The addresses of the first terms.
     weight_row = matrix.to(tl.int64) * T + row
-    position = b.to(tl.int64) * S + term
     from_weights = weights + weight_row[:, None] * S + term[None, :]
-    from_x = x + (position * K + head // (H // K))[:, None] * D + column[None, :]
+    position = b.to(tl.int64) * S + term
+    x_row = position * K + head // (H // K)
+    from_x = x + x_row[:, None] * D + column[None, :]
+
     total = tl.zeros((BM, BN), tl.float32)
     total = add_products(total, from_weights, from_x, 1, K * D, is_row, is_column, begin, end, S, MASKED, BM, BN, BK)
     query = (b.to(tl.int64) * T + row) * H + head
-    tl.store(out + query[:, None] * D + column[None, :], total, mask=is_row[:, None] & is_column[None, :])
+    place = query[:, None] * D + column[None, :]
+    tl.store(out + place, total, mask=is_row[:, None] & is_column[None, :])
 
 
 @triton.jit
@@ -106,7 +131,8 @@ def last_query(first, position, T, BLOCK: tl.constexpr):
     for start in range(0, T, BLOCK):
         t = start + tl.arange(0, BLOCK)
         begin = tl.load(first + t, mask=t < T, other=T)
-        last = tl.maximum(last, tl.max(tl.where(begin <= position, t + 1, 0), 0))
+        end_if_seen = tl.where(begin <= position, t + 1, 0)
+        last = tl.maximum(last, tl.max(end_if_seen, 0))
     return last
 
 
@@ -126,36 +152,48 @@ def position_sums_kernel(
     BK: tl.constexpr,
 ):
     """out (B, T, K, D) = weights (B, H, T, T) transposed times x (B, T, H, D), the heads of a group in their order."""
-    tiles = tl.cdiv(T, BM) * tl.cdiv(D, BN)
-    matrix = tl.program_id(0) // tiles
+    matrix, top, left = own_tile(T, D, BM, BN)
     b = matrix // K
     group = matrix % K
-    top, left = tile_of(tl.program_id(0) % tiles, T, D, BM, BN)
     row = top + tl.arange(0, BM)
     column = left + tl.arange(0, BN)
     term = tl.arange(0, BK)
     is_row = row < T
     is_column = column < D
 
-    # No query before a position sees it.
+    # The queries that see a row of the tile. No query before a position sees it.
     begin = top // BK * BK
-    end = last_query(first + b * T, tl.minimum(top + BM, T) - 1, T, 1024)
+    last_row = tl.minimum(top + BM, T) - 1
+    end = last_query(first + b * T, last_row, T, 1024)
+
+    heads_of_group = H // K
     total = tl.zeros((BM, BN), tl.float32)
-    for head in range(group * (H // K), (group + 1) * (H // K)):
-        query = (b.to(tl.int64) * H + head) * T + term
-        from_weights = weights + query[None, :] * T + row[:, None]
-        from_x = x + ((b.to(tl.int64) * T + term) * H + head)[:, None] * D + column[None, :]
+    for head in range(group * heads_of_group, (group + 1) * heads_of_group):
+        # The addresses of the first terms.
+        weight_row = (b.to(tl.int64) * H + head) * T + term
+        from_weights = weights + weight_row[None, :] * T + row[:, None]
+        query = (b.to(tl.int64) * T + term) * H + head
+        from_x = x + query[:, None] * D + column[None, :]
+
         total = add_products(
             total, from_weights, from_x, T, H * D, is_row, is_column, begin, end, T, MASKED, BM, BN, BK
         )
-    place = (b.to(tl.int64) * T + row) * K + group
-    tl.store(out + place[:, None] * D + column[None, :], total, mask=is_row[:, None] & is_column[None, :])
+    out_row = (b.to(tl.int64) * T + row) * K + group
+    place = out_row[:, None] * D + column[None, :]
+    tl.store(out + place, total, mask=is_row[:, None] & is_column[None, :])
 
 
 def tile_constants(tile: Tile, num_rows: int, num_columns: int, num_terms: int) -> dict:
     """Return the constants of a kernel that computes (num_rows, num_columns) in tiles."""
-    exceeds = num_rows % tile.BM > 0 or num_columns % tile.BN > 0 or num_terms % tile.BK > 0
-    return tile._asdict() | {"MASKED": exceeds}
+    exceeds_rows = num_rows % tile.BM > 0
+    exceeds_columns = num_columns % tile.BN > 0
+    exceeds_terms = num_terms % tile.BK > 0
+    return tile._asdict() | {"MASKED": exceeds_rows or exceeds_columns or exceeds_terms}
+
+
+def num_tiles(tile: Tile, num_rows: int, num_columns: int) -> int:
+    """Return the number of tiles of a matrix (num_rows, num_columns)."""
+    return cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN)
 
 
 def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
@@ -163,10 +201,11 @@ def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
     B, T, H, D = q.shape
     S, K = k.shape[1:3]
     tile = SCORES_TILE if T > FLAT_TILE.BM else FLAT_TILE
-    scores = q.new_empty(B, H, T, S)
     turned = k.permute(0, 2, 3, 1).contiguous()  # (B, K, D, S): as `pack`
-    grid = (cdiv(T, tile.BM) * cdiv(S, tile.BN) * B * H,)
-    launch(scores_kernel, grid, q, turned, first, scores, T, S, H, K, D, **tile_constants(tile, T, S, D))
+    scores = q.new_empty(B, H, T, S)
+    grid = (num_tiles(tile, T, S) * B * H,)
+    constants = tile_constants(tile, T, S, D)
+    launch(scores_kernel, grid, q, turned, first, scores, T, S, H, K, D, **constants)
     return scores
 
 
@@ -179,8 +218,9 @@ def query_sums(weights: Tensor, x: Tensor, first: Tensor) -> Tensor:
     K, D = x.shape[2:]
     tile = QUERIES_TILE if T > FLAT_TILE.BM else FLAT_TILE
     out = x.new_empty(B, T, H, D)
-    grid = (cdiv(T, tile.BM) * cdiv(D, tile.BN) * B * H,)
-    launch(query_sums_kernel, grid, weights, x, first, out, T, S, H, K, D, **tile_constants(tile, T, D, S))
+    grid = (num_tiles(tile, T, D) * B * H,)
+    constants = tile_constants(tile, T, D, S)
+    launch(query_sums_kernel, grid, weights, x, first, out, T, S, H, K, D, **constants)
     return out
 
 
@@ -189,7 +229,7 @@ def position_sums(weights: Tensor, x: Tensor, first: Tensor, num_groups: int) ->
     B, T, H, D = x.shape
     tile = POSITIONS_TILE
     out = x.new_empty(B, T, num_groups, D)
-    grid = (cdiv(T, tile.BM) * cdiv(D, tile.BN) * B * num_groups,)
+    grid = (num_tiles(tile, T, D) * B * num_groups,)
     constants = tile_constants(tile, T, D, T)
     launch(position_sums_kernel, grid, weights, x, first, out, T, H, num_groups, D, **constants)
     return out
@@ -201,10 +241,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, first: Tensor) -> tuple[Tensor, T
     q: (B, T, H, D), scaled, the last T positions; k, v: (B, S, K, D). A position sees those from first[b, t] on up to
     itself; first is (B, T) int32. p is 0 elsewhere.
     """
-    p = scores_of(q, k, first)
-    B, H, T, S = p.shape
-    num_rows = B * H * T
-    launch(softmax_kernel, (cdiv(num_rows, SCORE_ROWS),), p, first, T, S, H, num_rows, ROWS=SCORE_ROWS)
+    p = softmax_(scores_of(q, k, first), first)
     return query_sums(p, v, first), p
 
 
@@ -212,12 +249,9 @@ def attention_gradient(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, first: Tensor, p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v of `attention` to as many positions as q has."""
-    slopes = scores_of(grad, v, first)
-    B, H, T, _ = slopes.shape
-    K = k.shape[2]
-    num_rows = B * H * T
-    launch(slopes_kernel, (cdiv(num_rows, SCORE_ROWS),), slopes, p, first, T, H, num_rows, ROWS=SCORE_ROWS)
+    num_groups = k.shape[2]
+    slopes = softmax_gradient_(scores_of(grad, v, first), p, first)
     grad_q = query_sums(slopes, k, first)
-    grad_k = position_sums(slopes, q, first, K)
-    grad_v = position_sums(p, grad, first, K)
+    grad_k = position_sums(slopes, q, first, num_groups)
+    grad_v = position_sums(p, grad, first, num_groups)
     return grad_q, grad_k, grad_v

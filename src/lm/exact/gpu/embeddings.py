@@ -22,7 +22,8 @@ def sum_bags_kernel(rows, ids, starts, out, num_bags, num_ids, width, BLOCK: tl.
     last = tl.load(starts + bag + 1, mask=bag + 1 < num_bags, other=num_ids)
     total = tl.zeros((BLOCK,), tl.float32)
     for n in tl.range(first, last, loop_unroll_factor=UNROLL):
-        total = total + tl.load(rows + tl.load(ids + n) * width + j, mask=inside, other=0.0)
+        row = rows + tl.load(ids + n) * width
+        total = total + tl.load(row + j, mask=inside, other=0.0)
     tl.store(out + bag * width + j, total, mask=inside)
 
 
@@ -40,5 +41,6 @@ def sum_bags(rows: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
 def sum_rows_by_id(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
     """Return for each id (num_ids, C) the sum of its rows (N, C), in the order of ids (N,) int64."""
     sorted_ids, row_numbers = ids.sort(stable=True)
-    starts = torch.searchsorted(sorted_ids, torch.arange(num_ids, device=ids.device))
+    all_ids = torch.arange(num_ids, device=ids.device)
+    starts = torch.searchsorted(sorted_ids, all_ids)
     return sum_bags(rows, row_numbers, starts)

@@ -23,7 +23,8 @@ def gated_gelu_kernel(gate, up, out, size, BLOCK: tl.constexpr):
     inside = i < size
     x = tl.load(gate + i, mask=inside, other=0.0)
     factor = tl.load(up + i, mask=inside, other=0.0)
-    tl.store(out + i, x * sigmoid(gelu_inner(x)) * factor, mask=inside)
+    gelu = x * sigmoid(gelu_inner(x))
+    tl.store(out + i, gelu * factor, mask=inside)
 
 
 @triton.jit
@@ -44,7 +45,9 @@ def gated_gelu_gradient_kernel(grad, gate, up, grad_gate, grad_up, size, BLOCK: 
 def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
     """Return gelu(gate) up, all (N, F)."""
     out = torch.empty_like(gate)
-    launch(gated_gelu_kernel, (cdiv(gate.numel(), NUMBERS),), gate, up, out, gate.numel(), BLOCK=NUMBERS)
+    size = gate.numel()
+    grid = (cdiv(size, NUMBERS),)
+    launch(gated_gelu_kernel, grid, gate, up, out, size, BLOCK=NUMBERS)
     return out
 
 
@@ -52,6 +55,7 @@ def gated_gelu_gradient(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor,
     """Return the gradients of gate and up (N, F)."""
     grad_gate = torch.empty_like(gate)
     grad_up = torch.empty_like(up)
-    grid = (cdiv(gate.numel(), NUMBERS),)
-    launch(gated_gelu_gradient_kernel, grid, grad, gate, up, grad_gate, grad_up, gate.numel(), BLOCK=NUMBERS)
+    size = gate.numel()
+    grid = (cdiv(size, NUMBERS),)
+    launch(gated_gelu_gradient_kernel, grid, grad, gate, up, grad_gate, grad_up, size, BLOCK=NUMBERS)
     return grad_gate, grad_up

@@ -19,7 +19,8 @@ def block_sums_kernel(addresses, widths, sums, num_blocks, longest, ROWS: tl.con
     block = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_block = block < num_blocks
     width = tl.load(widths + block, mask=is_block, other=0)
-    start = tl.load(addresses + block, mask=is_block, other=0).to(tl.pointer_type(tl.float32))
+    address = tl.load(addresses + block, mask=is_block, other=0)
+    start = address.to(tl.pointer_type(tl.float32))
     total = row_squares(start[:, None], width[:, None], longest, ROWS)
     tl.store(sums + block, total, mask=is_block)
 
@@ -29,21 +30,27 @@ def block_sums(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
 
     The tensors are contiguous and on one device.
     """
+    # Each tensor has its number of blocks.
     numbers = np.array([x.numel() for x in tensors])
     starts = np.array([x.data_ptr() for x in tensors])
     blocks = -(-numbers // order.NORM_NUMBERS)
-    total = int(blocks.sum())
+    num_blocks = int(blocks.sum())
 
-    # The address and the length of each block.
-    position = np.arange(total) - np.repeat(np.cumsum(blocks) - blocks, blocks)  # in its tensor
-    addresses = np.repeat(starts, blocks) + position * (order.NORM_NUMBERS * tensors[0].element_size())
-    widths = np.repeat(numbers, blocks) - position * order.NORM_NUMBERS
-    table = np.stack([addresses, np.minimum(widths, order.NORM_NUMBERS)])
+    # The position of each block in its tensor: 0, 1, … for each tensor.
+    blocks_before = np.cumsum(blocks) - blocks
+    position = np.arange(num_blocks) - np.repeat(blocks_before, blocks)
 
-    sums = tensors[0].new_empty(total)
-    on_device = torch.from_numpy(table).to(sums.device)
-    grid = (cdiv(total, 4),)
-    launch(block_sums_kernel, grid, *on_device.unbind(), sums, total, order.NORM_NUMBERS, ROWS=4)
+    # The address and the length of each block; the last one of a tensor may be shorter.
+    bytes_of_block = order.NORM_NUMBERS * tensors[0].element_size()
+    addresses = np.repeat(starts, blocks) + position * bytes_of_block
+    numbers_left = np.repeat(numbers, blocks) - position * order.NORM_NUMBERS
+    widths = np.minimum(numbers_left, order.NORM_NUMBERS)
+
+    # Both move to the device together.
+    sums = tensors[0].new_empty(num_blocks)
+    table = torch.from_numpy(np.stack([addresses, widths])).to(sums.device)
+    grid = (cdiv(num_blocks, 4),)
+    launch(block_sums_kernel, grid, *table.unbind(), sums, num_blocks, order.NORM_NUMBERS, ROWS=4)
     return sums, blocks.tolist()
 
 
@@ -53,22 +60,32 @@ def square_sums(tensors: Iterable[Tensor]) -> list[float]:
     if not flat:
         return []
     sums, blocks = block_sums(flat)
-    parts = np.split(sums.cpu().numpy().astype(np.float64), np.cumsum(blocks)[:-1])
-    return [float(np.cumsum(part)[-1]) if len(part) else 0.0 for part in parts]  # cumsum adds in order
+    all_sums = sums.cpu().numpy().astype(np.float64)
+    sums_of_tensors = np.split(all_sums, np.cumsum(blocks)[:-1])
+    return [add_in_order(each) for each in sums_of_tensors]
+
+
+def add_in_order(numbers: np.ndarray) -> float:
+    """Return the sum of numbers (N,) float64, added one after the other."""
+    if len(numbers) == 0:
+        return 0.0
+    return float(np.cumsum(numbers)[-1])
 
 
 @triton.jit
 def multiples_kernel(x, out, size, PER_UNIT: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
     """out = x PER_UNIT rounded to an integer, half to even, at most LARGEST in size; NaN becomes 0."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    number = tl.load(x + i, mask=i < size, other=0.0).to(tl.float64) * PER_UNIT
+    inside = i < size
+    number = tl.load(x + i, mask=inside, other=0.0).to(tl.float64) * PER_UNIT
     number = tl.where(number > LARGEST, LARGEST, number)
     number = tl.where(number < -LARGEST, -LARGEST, number)
-    number = tl.where(number == number, number, 0.0)
+    number = tl.where(number == number, number, 0.0)  # NaN is not equal to itself
     # Beyond 2**52 float64 numbers are integers.
     rounded = (tl.abs(number) + 4503599627370496.0) - 4503599627370496.0
     integer = rounded.to(tl.int64)
-    tl.store(out + i, tl.where(number < 0.0, -integer, integer), mask=i < size)
+    signed = tl.where(number < 0.0, -integer, integer)
+    tl.store(out + i, signed, mask=inside)
 
 
 def multiples(x: Tensor, unit: float, largest: float) -> Tensor:

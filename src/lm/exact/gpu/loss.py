@@ -20,14 +20,18 @@ def loss_kernel(logits, targets, nats, num_rows, V, row_stride, GRADIENT: tl.con
     """Write the nats of rows of logits; with GRADIENT, replace the logits by the softmax less 1 at the target."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_row = row < num_rows
-    start = logits + row.to(tl.int64)[:, None] * row_stride
     width = tl.where(is_row, V, 0)[:, None]
+    start = logits + row.to(tl.int64)[:, None] * row_stride
+
+    # The nats of the targets.
     largest = row_max(start, width, V, ROWS)
     target = tl.load(targets + row, mask=is_row, other=0)
     logit = tl.load(logits + row.to(tl.int64) * row_stride + target, mask=is_row, other=0.0)
     total = row_exponentials(start, largest, width, V, ROWS)
     value = log(total) - (logit - largest).to(tl.float64)
     tl.store(nats + row, value.to(tl.float32), mask=is_row)
+
+    # The gradient.
     if GRADIENT:
         tl.debug_barrier()  # no thread writes before all have read
         lane = tl.arange(0, LANES)[None, :]
@@ -35,13 +39,23 @@ def loss_kernel(logits, targets, nats, num_rows, V, row_stride, GRADIENT: tl.con
             inside = j + lane < width
             number = tl.load(start + j + lane, mask=inside, other=0.0)
             p = tl.math.div_rn(exp(number - largest[:, None]), total[:, None])
-            p = tl.where(j + lane == target[:, None], p - 1.0, p)
-            tl.store(start + j + lane, p, mask=inside)
+            is_target = j + lane == target[:, None]
+            result = tl.where(is_target, p - 1.0, p)
+            tl.store(start + j + lane, result, mask=inside)
 
 
 def loss_rows(num_entries: int) -> int:
     """Return how many rows of logits the loss computes at a time, a multiple of TERMS."""
-    return max(1, LOSS_NUMBERS // (num_entries * order.TERMS)) * order.TERMS
+    num_chains = LOSS_NUMBERS // (num_entries * order.TERMS)
+    return max(1, num_chains) * order.TERMS
+
+
+def run_loss(logits: Tensor, targets: Tensor, nats: Tensor, with_gradient: bool) -> None:
+    """Write the nats (N,) of targets (N,); `with_gradient`, replace the logits (N, V) by their gradient."""
+    num_rows, num_entries = logits.shape
+    grid = (cdiv(num_rows, LOSS_ROWS),)
+    arguments = logits, targets, nats, num_rows, num_entries, logits.stride(0)
+    launch(loss_kernel, grid, *arguments, GRADIENT=with_gradient, ROWS=LOSS_ROWS)
 
 
 def softmax_less_targets(logits: Tensor, log_factors: Tensor, targets: Tensor) -> Tensor:
@@ -53,22 +67,21 @@ def softmax_less_targets(logits: Tensor, log_factors: Tensor, targets: Tensor) -
     if len(log_factors) > 0:
         logits[:, num_entries - len(log_factors) :] += log_factors
     nats = logits.new_empty(num_rows)
-    arguments = logits, targets, nats, num_rows, num_entries, logits.stride(0)
-    launch(loss_kernel, (cdiv(num_rows, LOSS_ROWS),), *arguments, GRADIENT=True, ROWS=LOSS_ROWS)
+    run_loss(logits, targets, nats, with_gradient=True)
     return nats
 
 
 def token_nats(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     """Return the nats (N,) of targets (N,) given h (N, C) and the head (V, C)."""
+    num_rows = len(h)
     num_entries = len(head)
-    nats = h.new_empty(len(h))
+    nats = h.new_empty(num_rows)
     columns = pack(head.mT)
-    rows = min(loss_rows(num_entries), len(h))
+    rows = max(1, min(loss_rows(num_entries), num_rows))  # at a time
     space = h.new_empty(rows, num_entries)
-    for start in range(0, len(h), max(rows, 1)):
+    for start in range(0, num_rows, rows):
         chunk = slice(start, start + rows)
-        num_rows = len(h[chunk])
-        logits = multiply(h[chunk], columns, space[:num_rows])
-        arguments = logits, targets[chunk], nats[chunk], num_rows, num_entries, num_entries
-        launch(loss_kernel, (cdiv(num_rows, LOSS_ROWS),), *arguments, GRADIENT=False, ROWS=LOSS_ROWS)
+        some = h[chunk]
+        logits = multiply(some, columns, space[: len(some)])
+        run_loss(logits, targets[chunk], nats[chunk], with_gradient=False)
     return nats

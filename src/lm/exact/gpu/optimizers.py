@@ -22,14 +22,21 @@ def adamw_kernel(p, grad, mean, square, size_of_p, beta1, beta2, decay, size, ro
     """Update p and both moments."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < size_of_p
+
+    # The moments.
     slope = tl.load(grad + i, mask=inside, other=0.0)
-    first = tl.load(mean + i, mask=inside, other=0.0) * beta1 + slope * (1.0 - beta1)
-    second = tl.load(square + i, mask=inside, other=0.0) * beta2 + slope * slope * (1.0 - beta2)
+    old_first = tl.load(mean + i, mask=inside, other=0.0)
+    first = old_first * beta1 + slope * (1.0 - beta1)
+    old_second = tl.load(square + i, mask=inside, other=0.0)
+    second = old_second * beta2 + slope * slope * (1.0 - beta2)
     tl.store(mean + i, first, mask=inside)
     tl.store(square + i, second, mask=inside)
+
+    # The parameters.
     scale = tl.math.div_rn(tl.math.sqrt_rn(second), root) + eps
+    change = tl.math.div_rn(first * size, scale)
     old = tl.load(p + i, mask=inside, other=0.0)
-    tl.store(p + i, old * decay - tl.math.div_rn(first * size, scale), mask=inside)
+    tl.store(p + i, old * decay - change, mask=inside)
 
 
 def adamw(
@@ -56,7 +63,8 @@ def matrix_sizes_kernel(sums, sizes, num_blocks):
     matrix = tl.program_id(0)
     total = tl.cast(0.0, tl.float64)
     for block in tl.range(0, num_blocks, loop_unroll_factor=UNROLL):
-        total = total + tl.load(sums + matrix * num_blocks + block).to(tl.float64)
+        block_sum = tl.load(sums + matrix * num_blocks + block)
+        total = total + block_sum.to(tl.float64)
     size = tl.sqrt(total).to(tl.float32)  # of float64, which is rounded to nearest
     tl.store(sizes + matrix, size + NEWTON_SCHULZ_EPS)
 
@@ -68,7 +76,8 @@ def divide_kernel(x, sizes, out, size_of_matrix, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < size_of_matrix
     place = matrix * size_of_matrix + i
-    quotient = tl.math.div_rn(tl.load(x + place, mask=inside, other=0.0), tl.load(sizes + matrix))
+    number = tl.load(x + place, mask=inside, other=0.0)
+    quotient = tl.math.div_rn(number, tl.load(sizes + matrix))
     tl.store(out + place, quotient, mask=inside)
 
 
@@ -78,14 +87,17 @@ def orthogonalize(updates: Tensor, coefficients: Sequence[float], num_steps: int
     num_matrices, num_rows, num_columns = updates.shape
     a, b, c = (float(np.float32(coefficient)) for coefficient in coefficients)
 
-    # Divide by the norms.
+    # The norms.
     sums, blocks = block_sums([*updates])
     sizes = updates.new_empty(num_matrices)
     launch(matrix_sizes_kernel, (num_matrices,), sums, sizes, blocks[0], num_warps=1)
+
+    # Divide by them.
     x = torch.empty_like(updates)
     next_x = torch.empty_like(updates)
-    numbers = num_rows * num_columns
-    launch(divide_kernel, (cdiv(numbers, NUMBERS), num_matrices), updates, sizes, x, numbers, BLOCK=NUMBERS)
+    size_of_matrix = num_rows * num_columns
+    grid = (cdiv(size_of_matrix, NUMBERS), num_matrices)
+    launch(divide_kernel, grid, updates, sizes, x, size_of_matrix, BLOCK=NUMBERS)
 
     # x becomes a x + (b g + c g g) x for g = x x^T.
     gram = updates.new_empty(num_matrices, num_rows, num_rows)

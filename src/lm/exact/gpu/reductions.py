@@ -16,8 +16,8 @@ def sum_of_lanes(x, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     if WIDTH == 1:
         return tl.reshape(x, (ROWS,)) + 0.0  # a sum is never -0
     else:
-        halves = tl.permute(tl.reshape(x, (ROWS, 2, WIDTH // 2)), (0, 2, 1))
-        low, high = tl.split(halves)
+        halves = tl.reshape(x, (ROWS, 2, WIDTH // 2))
+        low, high = tl.split(tl.permute(halves, (0, 2, 1)))  # `split` takes the last dimension apart
         return sum_of_lanes(low + high, ROWS, WIDTH // 2)
 
 
@@ -27,7 +27,8 @@ def row_squares(x, width, longest, ROWS: tl.constexpr):
     lane = tl.arange(0, LANES)[None, :]
     lanes = tl.zeros((ROWS, LANES), tl.float32)
     for j in tl.range(0, longest, LANES, loop_unroll_factor=UNROLL):
-        number = tl.load(x + j + lane, mask=j + lane < width, other=0.0)
+        inside = j + lane < width
+        number = tl.load(x + j + lane, mask=inside, other=0.0)
         lanes = tl.fma(number, number, lanes)  # a square of 0 changes no lane, for none is -0
     return sum_of_lanes(lanes, ROWS, LANES)
 
@@ -41,7 +42,8 @@ def row_dots(x, y, width, longest, ROWS: tl.constexpr):
         inside = j + lane < width
         number = tl.load(x + j + lane, mask=inside, other=0.0)
         factor = tl.load(y + j + lane, mask=inside, other=0.0)
-        lanes = tl.where(inside, tl.fma(number, factor, lanes), lanes)
+        added = tl.fma(number, factor, lanes)
+        lanes = tl.where(inside, added, lanes)
     return sum_of_lanes(lanes, ROWS, LANES)
 
 
@@ -51,7 +53,8 @@ def row_max(x, width, longest, ROWS: tl.constexpr):
     lane = tl.arange(0, LANES)[None, :]
     largest = tl.full((ROWS, LANES), -INFINITY, tl.float32)
     for j in tl.range(0, longest, LANES, loop_unroll_factor=UNROLL):
-        number = tl.load(x + j + lane, mask=j + lane < width, other=-INFINITY)
+        inside = j + lane < width
+        number = tl.load(x + j + lane, mask=inside, other=-INFINITY)
         largest = tl.where(number > largest, number, largest)
     return tl.max(largest, 1)
 
@@ -64,5 +67,6 @@ def row_exponentials(x, largest, width, longest, ROWS: tl.constexpr):
     for j in tl.range(0, longest, LANES, loop_unroll_factor=UNROLL):
         inside = j + lane < width
         number = tl.load(x + j + lane, mask=inside, other=0.0)
-        lanes = tl.where(inside, lanes + exp(number - largest[:, None]), lanes)
+        exponential = exp(number - largest[:, None])
+        lanes = tl.where(inside, lanes + exponential, lanes)
     return sum_of_lanes(lanes, ROWS, LANES)

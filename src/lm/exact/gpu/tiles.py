@@ -37,8 +37,9 @@ def tile_time(tile: Tile, num_rows: int, num_columns: int, num_matrices: int, de
     """Return about how long each term of a product takes: the results of the multiprocessor that has most of them."""
     num_tiles = cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN) * num_matrices
     tiles_of_processor = max(1, cdiv(num_tiles, num_processors(device)))
-    busy = min(1.0, tiles_of_processor * tile.num_warps / BUSY_WARPS)
-    return tiles_of_processor * tile.BM * tile.BN / (SPEEDS[tile] * busy)
+    num_results = tiles_of_processor * tile.BM * tile.BN
+    busy_share = min(1.0, tiles_of_processor * tile.num_warps / BUSY_WARPS)
+    return num_results / (SPEEDS[tile] * busy_share)
 
 
 @functools.lru_cache(maxsize=1000)
@@ -54,12 +55,19 @@ def is_faster_by_chains(num_rows: int, num_columns: int, num_terms: int, device:
     """Return True if a product of few tiles is faster when all of its chains are computed at the same time."""
     num_chains = num_terms // order.TERMS
     size = num_rows * num_columns
+
+    # Not for few rows, a single chain, a last chain that is shorter, or more sums than may be held.
     if num_rows <= FLAT_TILE.BM or num_chains < 2:
         return False
     if num_chains * order.TERMS < num_terms or num_chains * size > CHAIN_NUMBERS:
         return False
+
+    # One chain after the other.
     tile = tile_for(num_rows, num_columns, 1, device)
-    together = tile_time(tile, num_rows, num_columns, 1, device)
+    time_in_turns = tile_time(tile, num_rows, num_columns, 1, device)
+
+    # All chains at once, as if each were a matrix, and then their sums.
     tile = tile_for(num_rows, num_columns, num_chains, device)
-    of_chains = tile_time(tile, num_rows, num_columns, num_chains, device) / num_chains
-    return of_chains + CHAIN_TIME * size / num_processors(device) < together
+    time_at_once = tile_time(tile, num_rows, num_columns, num_chains, device) / num_chains
+    time_of_sums = CHAIN_TIME * size / num_processors(device)
+    return time_at_once + time_of_sums < time_in_turns
