@@ -30,6 +30,7 @@ def attend_group(q, k, v, first, p, out):
     """Compute `attention` of the query heads of one key/value head: q (T, G, D), k, v (S, D), p (G, T, S)."""
     T, G, D = q.shape
     S = len(k)
+    past = S - T  # positions before the first query
     keys = pack_here(any_layout(k.T))
     values = pack_here(any_layout(v))
     for h in range(G):
@@ -38,13 +39,21 @@ def attend_group(q, k, v, first, p, out):
         result = any_layout(out[:, h])
         for top in range(0, T, BAND):
             bottom = min(T, top + BAND)
-            seen = S - T + bottom  # positions that the last row of the band sees
-            multiply_rows(queries, keys, scores[:, :seen], (top, bottom), (0, D), False)
+            band = (top, bottom)
+            seen = past + bottom  # positions that the last row of the band sees
+
+            # The scores.
+            multiply_rows(queries, keys, scores[:, :seen], band, (0, D), False)
+
+            # Their softmax.
             for t in range(top, bottom):
-                end = S - T + t + 1
-                softmax_(p[h, t, first[t] : end])
-                keep_range_(p[h, t], first[t], end)
-            multiply_rows(scores, values, result, (top, bottom), (0, seen), False)
+                begin = first[t]
+                end = past + t + 1
+                softmax_(p[h, t, begin:end])
+                keep_range_(p[h, t], begin, end)
+
+            # The sums of the values.
+            multiply_rows(scores, values, result, band, (0, seen), False)
 
 
 @loop
@@ -70,28 +79,38 @@ def attend_group_gradient(grad, q, k, v, first, p, grad_q, grad_k, grad_v):
     keys = pack_here(any_layout(k))
     values = pack_here(any_layout(v.T))
     for h in range(G):
-        # The gradients of the scores and of the queries.
         own = any_layout(grad[:, h])
         of_q = any_layout(grad_q[:, h])
         for top in range(0, T, BAND):
             bottom = min(T, top + BAND)
-            multiply_rows(own, values, of_scores[:, :bottom], (top, bottom), (0, D), False)
+            band = (top, bottom)
+
+            # The gradient of the softmax.
+            multiply_rows(own, values, of_scores[:, :bottom], band, (0, D), False)
+
+            # The gradient of the scores.
             for t in range(top, bottom):
-                row = slopes[t, first[t] : t + 1]
-                weights = p[h, t, first[t] : t + 1]
-                along = row_dot(row, weights)
+                begin = first[t]
+                end = t + 1
+                row = slopes[t, begin:end]
+                weights = p[h, t, begin:end]
+                along = row_dot(row, weights)  # the component that the softmax removes
                 for j in range(len(row)):
                     row[j] = (row[j] - along) * weights[j]
-                keep_range_(slopes[t], first[t], t + 1)
-            multiply_rows(of_scores, keys, of_q, (top, bottom), (0, bottom), False)
+                keep_range_(slopes[t], begin, end)
 
-        # The gradients of keys and values. No row before a position sees it.
+            # The gradient of the queries.
+            multiply_rows(of_scores, keys, of_q, band, (0, bottom), False)
+
+        # The gradients of keys and values, to which the other heads are added. No row before a position sees it.
         grads = pack_here(own)
         queries = pack_here(any_layout(q[:, h]))
+        adds = h > 0
         for top in range(0, T, BAND):
             bottom = min(T, top + BAND)
-            multiply_rows(any_layout(p[h].T), grads, of_v, (top, bottom), (top, T), h > 0)
-            multiply_rows(of_scores.T, queries, of_k, (top, bottom), (top, T), h > 0)
+            band = (top, bottom)
+            multiply_rows(any_layout(p[h].T), grads, of_v, band, (top, T), adds)
+            multiply_rows(of_scores.T, queries, of_k, band, (top, T), adds)
 
 
 @loop

@@ -24,7 +24,12 @@ def exp(x):
     magic = x * LOG2E + MAGIC
     whole = magic - MAGIC
     f = fma(x, LOG2E_LOW, fma(x, LOG2E, -whole))
-    p = fma(fma(fma(fma(fma(fma(E0, f, E1), f, E2), f, E3), f, E4), f, E5), f, E6)
+    p = fma(E0, f, E1)
+    p = fma(p, f, E2)
+    p = fma(p, f, E3)
+    p = fma(p, f, E4)
+    p = fma(p, f, E5)
+    p = fma(p, f, E6)
     power = times_power(p, magic)
     return power if x == x else x  # the bits of a NaN may become those of a number
 
@@ -44,5 +49,7 @@ def log(x):
 @loop
 def sigmoid(x):
     """Return 1 / (1 + exp(-x))."""
-    small = exp(-x if x > ZERO else x)
-    return (ONE if x > ZERO else small) / (ONE + small)
+    is_positive = x > ZERO
+    small = exp(-x if is_positive else x)
+    numerator = ONE if is_positive else small
+    return numerator / (ONE + small)

@@ -10,6 +10,12 @@ from lm.exact.order import GELU_CUBIC, GELU_CUBIC_SLOPE, GELU_SCALE
 
 
 @loop
+def gelu_inner(x):
+    """Return 2 u of gelu(x) = x / (1 + exp(-2 u))."""
+    return (x * x * GELU_CUBIC + ONE) * x * GELU_SCALE
+
+
+@loop
 def gated_gelu_loop(gate, up, out, part, parts):
     for n in rows_of_part(len(gate), part, parts):
         gate_row = gate[n]
@@ -17,8 +23,8 @@ def gated_gelu_loop(gate, up, out, part, parts):
         out_row = out[n]
         for j in range(gate.shape[1]):
             x = gate_row[j]
-            inner = (x * x * GELU_CUBIC + ONE) * x * GELU_SCALE
-            out_row[j] = x * sigmoid(inner) * up_row[j]
+            gelu = x * sigmoid(gelu_inner(x))
+            out_row[j] = gelu * up_row[j]
 
 
 @loop
@@ -31,8 +37,7 @@ def gated_gelu_gradient_loop(grad, gate, up, grad_gate, grad_up, part, parts):
         grad_up_row = grad_up[n]
         for j in range(gate.shape[1]):
             x = gate_row[j]
-            inner = (x * x * GELU_CUBIC + ONE) * x * GELU_SCALE
-            weight = sigmoid(inner)  # gelu(x) = x weight
+            weight = sigmoid(gelu_inner(x))  # gelu(x) = x weight
             # The slope of gelu, divided by weight: the product is x times the slope of inner, times 1 - weight.
             slope = (x * x * GELU_CUBIC_SLOPE + ONE) * x * GELU_SCALE * (ONE - weight) + ONE
             scaled = weight * grad_row[j]

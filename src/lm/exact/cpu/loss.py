@@ -33,22 +33,28 @@ def softmax_less_targets_loop(logits, log_factors, targets, nats, part, parts):
         tail = row[start:]
         for j in range(len(log_factors)):
             tail[j] += log_factors[j]
-        total, nats[n] = nats_and_exponentials_(row, targets[n])
+        target = targets[n]
+        total, nats[n] = nats_and_exponentials_(row, target)
         for j in range(len(row)):
             row[j] /= total
-        row[targets[n]] -= ONE
+        row[target] -= ONE
 
 
 @loop
 def token_nats_loop(h, packed, targets, nats, num_entries, part, parts):
     logits = np.empty((LOGIT_ROWS, num_entries), np.float32)
+    all_terms = (0, h.shape[1])
     first, last = tiles_of_part(len(h), part, parts)
     for top in range(first, last, LOGIT_ROWS):
+        # The logits of some rows.
         count = min(LOGIT_ROWS, last - top)
         some = any_layout(h[top : top + count])
-        multiply_rows(some, packed, any_layout(logits), (0, count), (0, h.shape[1]), False)
+        multiply_rows(some, packed, any_layout(logits), (0, count), all_terms, False)
+
+        # Their nats.
         for i in range(count):
-            nats[top + i] = nats_and_exponentials_(logits[i], targets[top + i])[1]
+            n = top + i
+            _, nats[n] = nats_and_exponentials_(logits[i], targets[n])
 
 
 def loss_rows(num_entries: int) -> int:
@@ -68,7 +74,8 @@ def softmax_less_targets(logits: Tensor, log_factors: Tensor, targets: Tensor) -
 
 def token_nats(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     """Return the nats (N,) of targets (N,) given h (N, C) and the head (V, C)."""
+    num_entries = len(head)
     nats = h.new_empty(len(h))
-    work = 4 * len(h) * len(head)
-    run(token_nats_loop, h, pack(head.mT), targets, nats, len(head), work=work)
+    work = 4 * len(h) * num_entries
+    run(token_nats_loop, h, pack(head.mT), targets, nats, num_entries, work=work)
     return nats

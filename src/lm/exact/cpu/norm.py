@@ -16,7 +16,8 @@ from lm.exact.order import SUM_ROWS
 @loop
 def norm_row(x, weight, eps, out):
     """Write x r (1 + w) to out, all (C,); return r."""
-    r = ONE / np.sqrt(row_dot(x, x) / f32(len(x)) + eps)
+    mean = row_dot(x, x) / f32(len(x))
+    r = ONE / np.sqrt(mean + eps)
     for j in range(len(x)):
         out[j] = x[j] * r * (ONE + weight[j])
     return r
@@ -25,13 +26,17 @@ def norm_row(x, weight, eps, out):
 @loop
 def norm_gradient_row(grad, x, weight, r, grad_x, grad_weight, gain):
     """Write the gradient of x to grad_x, add that of the weight to grad_weight; gain (C,) is overwritten."""
+    # The gradient of the weight, and that of x r.
     for j in range(len(x)):
         unit = x[j] * r
         grad_weight[j] += grad[j] * unit
         gain[j] = grad[j] * (ONE + weight[j])
-    along = row_dot(gain, x) * r / f32(len(x))  # the component along x, which the norm removes
+
+    # The gradient of x, without the component along x, which the norm removes.
+    along = row_dot(gain, x) * r / f32(len(x))
     for j in range(len(x)):
-        grad_x[j] = (gain[j] - x[j] * r * along) * r
+        unit = x[j] * r
+        grad_x[j] = (gain[j] - unit * along) * r
 
 
 @loop
@@ -45,9 +50,12 @@ def rms_norm_gradient_loop(grad, x, weight, r, grad_x, block_sums, part, parts):
     """Write the gradient of the weight by every SUM_ROWS rows to block_sums (blocks, C)."""
     gain = np.empty(x.shape[1], np.float32)
     for block in rows_of_part(len(block_sums), part, parts):
-        block_sums[block] = ZERO
-        for n in range(block * SUM_ROWS, min(len(x), (block + 1) * SUM_ROWS)):
-            norm_gradient_row(grad[n], x[n], weight, r[n], grad_x[n], block_sums[block], gain)
+        grad_weight = block_sums[block]
+        grad_weight[:] = ZERO
+        first = block * SUM_ROWS
+        last = min(len(x), first + SUM_ROWS)
+        for n in range(first, last):
+            norm_gradient_row(grad[n], x[n], weight, r[n], grad_x[n], grad_weight, gain)
 
 
 @loop
@@ -71,8 +79,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def rms_norm_gradient(grad: Tensor, x: Tensor, weight: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of x (N, C) and of weight (C,)."""
     grad_x = torch.empty_like(x)
-    block_sums = x.new_empty(math.ceil(len(x) / SUM_ROWS), len(weight))
+    num_blocks = math.ceil(len(x) / SUM_ROWS)
+    block_sums = x.new_empty(num_blocks, len(weight))
     run(rms_norm_gradient_loop, grad, x, weight, r, grad_x, block_sums, work=3 * x.numel())
+
+    # The sums of blocks of rows are added in order.
     grad_weight = torch.empty_like(weight)
     add_rows(array(block_sums), array(grad_weight))
     return grad_x, grad_weight

@@ -22,7 +22,8 @@ def adamw_loop(x, grad, mean, square, beta1, beta2, decay, size, root, eps, part
     keep1 = ONE - beta1
     keep2 = ONE - beta2
     # Views of this part count from 0, so that LLVM computes with vectors.
-    own = slice(len(x) * part // parts, len(x) * (part + 1) // parts)
+    numbers = rows_of_part(len(x), part, parts)
+    own = slice(numbers.start, numbers.stop)
     x = x[own]
     grad = grad[own]
     mean = mean[own]
@@ -30,28 +31,38 @@ def adamw_loop(x, grad, mean, square, beta1, beta2, decay, size, root, eps, part
     for j in range(len(x)):
         mean[j] = mean[j] * beta1 + grad[j] * keep1
         square[j] = square[j] * beta2 + grad[j] * grad[j] * keep2
-        x[j] = x[j] * decay - mean[j] * size / (np.sqrt(square[j]) / root + eps)
+        scale = np.sqrt(square[j]) / root + eps
+        x[j] = x[j] * decay - mean[j] * size / scale
 
 
 @loop
 def orthogonalize_loop(updates, num_steps, a, b, c, part, parts):
+    """Replace each matrix x by a x + (b g + c g g) x for g = x x^T, some times, after it was divided by its norm."""
     _, R, C = updates.shape
     gram = np.empty((R, R), np.float32)
     square = np.empty((R, R), np.float32)
     next_x = np.empty((R, C), np.float32)
     for n in rows_of_part(len(updates), part, parts):
+        # Divide by the norm.
         x = updates[n]
         flat = x.reshape(R * C)
         size = f32(np.sqrt(square_sum(flat))) + NEWTON_SCHULZ_EPS
         for j in range(len(flat)):
             flat[j] /= size
+
         for _ in range(num_steps):
+            # g and g g.
             whole_product(any_layout(x), any_layout(x.T), any_layout(gram))
             whole_product(any_layout(gram), any_layout(gram), any_layout(square))
+
+            # b g + c g g.
+            polynomial = square
             for i in range(R):
                 for j in range(R):
-                    square[i, j] = square[i, j] * c + gram[i, j] * b
-            whole_product(any_layout(square), any_layout(x), any_layout(next_x))
+                    polynomial[i, j] = square[i, j] * c + gram[i, j] * b
+
+            # The next x.
+            whole_product(any_layout(polynomial), any_layout(x), any_layout(next_x))
             for i in range(R):
                 for j in range(C):
                     x[i, j] = next_x[i, j] + x[i, j] * a

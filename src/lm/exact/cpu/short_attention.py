@@ -26,10 +26,14 @@ def short_attention_loop(q, k, v, first, p, out, part, parts):
         end = S - T + t + 1
         for h in range(H):
             group = h // (H // K)
+
+            # The softmax of the scores.
             row = p[b, t, h, : end - begin]
             for s in range(begin, end):
                 row[s - begin] = row_dot(q[b, t, h], k[b, s, group])
             softmax_(row)
+
+            # The sum of the values.
             result = out[b, t, h]
             for j in range(D):
                 result[j] = ZERO
@@ -47,19 +51,22 @@ def short_attention_gradient_loop(grad, q, k, v, first, p, grad_q, grad_k, grad_
     for n in rows_of_part(B * K, part, parts):
         b = n // K
         group = n % K
-        slopes = np.empty(p.shape[3], np.float32)
+        slopes = np.empty(p.shape[3], np.float32)  # the gradient of the softmax
         grad_k[b, :, group] = ZERO
         grad_v[b, :, group] = ZERO
         for t in range(T):
             begin = first[b, t]
             end = t + 1
             for h in range(group * (H // K), (group + 1) * (H // K)):
+                # The gradient of the softmax, and the component of it that the softmax removes.
+                own = grad[b, t, h]
                 weights = p[b, t, h, : end - begin]
                 slope = slopes[: end - begin]
-                own = grad[b, t, h]
                 for s in range(begin, end):
                     slope[s - begin] = row_dot(own, v[b, s, group])
                 along = row_dot(slope, weights)
+
+                # What each position adds to the gradients of this query, of its key and of its value.
                 query = q[b, t, h]
                 of_query = grad_q[b, t, h]
                 for j in range(D):
