@@ -81,7 +81,7 @@ VECTORS: dict[str, Callable[[Any], Any]] = {
     "square_sum": lambda f: np.array([f.square_sum(x(1, 9000))]),
     "multiples": lambda f: f.multiples(x(1, 1000) * np.float32(2.0**-20), 2.0**-40, 2.0**50),
     "adamw": lambda f: f.adamw(
-        x(1, 100), x(2, 100), x(3, 100), np.abs(x(4, 100)), 0.9, 0.95, 0.999, 0.01, 0.7, 1e-8
+        x(1, 100), x(2, 100), x(3, 100), np.abs(x(4, 100)), (0.9, 0.95, 0.999, 0.01, 0.7, 1e-8)
     ),
     "orthogonalize": lambda f: f.orthogonalize(x(1, 2, 8, 12), (3.4445, -4.775, 2.0315), 5),
     "sum_rows_by_id": lambda f: f.sum_rows_by_id(x(1, 60, 6), ids(20, 60), 20),
@@ -89,9 +89,9 @@ VECTORS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def adamw(p, grad, mean, square, *numbers):
+def adamw(p, grad, mean, square, scalars):
     """Return p and both moments after a step."""
-    order.adamw(p, grad, mean, square, *numbers)
+    order.adamw(p, grad, mean, square, scalars)
     return p, mean, square
 
 

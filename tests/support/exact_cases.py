@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lm.exact import order
+from lm.exact.order import AdamWScalars
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton-Schulz iteration
 HUGE = 2.0**30  # a float32 number that takes in every 1 added to it
@@ -512,13 +513,14 @@ def multiples(kernels, device):
 
 def adamw(kernels, device):
     numbers = Numbers(16, device)
+    scalars = AdamWScalars(beta1=0.9, beta2=0.95, decay=0.999, size=0.01, root=0.7, eps=1e-8)
     results = []
     for kind in KINDS:
         p = numbers.normal(300, 4)
         grad = numbers.of_kind(kind, 300, 4)
         mean = numbers.normal(300, 4)
         square = numbers.positive(300, 4)
-        kernels.adamw(p, grad, mean, square, 0.9, 0.95, 0.999, 0.01, 0.7, 1e-8)
+        kernels.adamw(p, grad, mean, square, scalars)
         results += [p, mean, square]
     return results
 

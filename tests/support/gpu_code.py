@@ -21,6 +21,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from lm.exact.gpu import kernels as gpu
+from lm.exact.order import AdamWScalars
 
 ARITHMETIC = re.compile(r"^\s+(?:@!?%p\d+ )?((?:[a-z0-9]+)\.[a-z0-9.]*(?:f32|f64|f32x2|f16|bf16))\b", re.MULTILINE)
 MOVES = ("ld", "st", "mov", "selp", "setp", "cvta", "shfl")
@@ -98,7 +99,7 @@ def call_optimizers() -> None:
     x = torch.ones(48)
     gpu.square_sums([x])
     gpu.multiples(x, 2.0**-40, 2.0**50)
-    gpu.adamw(x, x, x, x, 0.9, 0.95, 0.999, 0.01, 0.9, 1e-8)
+    gpu.adamw(x, x, x, x, AdamWScalars(beta1=0.9, beta2=0.95, decay=0.999, size=0.01, root=0.9, eps=1e-8))
     gpu.orthogonalize(torch.ones(2, 16, 32), (3.4445, -4.7750, 2.0315), 1)
     gpu.sum_rows_by_id(torch.ones(4, 16), torch.zeros(4, dtype=torch.int64), 3)
 

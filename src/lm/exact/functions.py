@@ -21,7 +21,16 @@ from torch.autograd import Function
 
 from lm.core.errors import EnvironmentFailure
 from lm.exact.cpu import kernels as cpu
-from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT, LOG_2, LOG_TERMS, NATS_UNIT, SHORT_WINDOW, TERMS
+from lm.exact.order import (
+    GRADIENT_UNIT,
+    LARGEST_GRADIENT,
+    LOG_2,
+    LOG_TERMS,
+    NATS_UNIT,
+    SHORT_WINDOW,
+    TERMS,
+    AdamWScalars,
+)
 
 
 def kernels_of(x: Tensor) -> ModuleType:
@@ -392,15 +401,7 @@ def orthogonalize(updates: Tensor, coefficients: Sequence[float], num_steps: int
     return kernels_of(updates).orthogonalize(updates.contiguous(), coefficients, num_steps)
 
 
-def update_adamw(
-    p: Tensor,
-    grad: Tensor,
-    moments: tuple[Tensor, Tensor],
-    betas: tuple[float, float],
-    decay: float,
-    size: float,
-    root: float,
-    eps: float,
-) -> None:
+def update_adamw(p: Tensor, grad: Tensor, moments: tuple[Tensor, Tensor], scalars: AdamWScalars) -> None:
     """Update both moments, and p to p · decay - size · first / (sqrt(second) / root + eps); all are contiguous."""
-    kernels_of(p).adamw(p, grad.contiguous(), *moments, *betas, decay, size, root, eps)
+    mean, square = moments
+    kernels_of(p).adamw(p, grad.contiguous(), mean, square, scalars)

@@ -12,13 +12,14 @@ each of them to the nearest number alike on every processor, so the bits depend 
 - This holds as long as numbers are finite. A NaN stays NaN, but its bits, and which of its neighbours in a batch become
   NaN too, are not defined. Training ends at the first loss that is not finite.
 
-The constants are used by lm.exact.cpu and lm.exact.gpu. The functions are used by tests alone: each is the shortest
-correct way to compute, and far too slow to train. Names, arguments and shapes are those of lm.exact.cpu, for arrays of
-NumPy: N rows, B sequences, T queries, S keys, H heads, K heads of keys, D numbers a head, C numbers a row, V entries of
-the vocabulary. An operation on arrays computes each of their numbers by itself.
+The constants and AdamWScalars are used by lm.exact.cpu and lm.exact.gpu. The functions are used by tests alone: each
+is the shortest correct way to compute, and far too slow to train. Names, arguments and shapes are those of
+lm.exact.cpu, for arrays of NumPy: N rows, B sequences, T queries, S keys, H heads, K heads of keys, D numbers a head,
+C numbers a row, V entries of the vocabulary. An operation on arrays computes each of their numbers by itself.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -409,9 +410,20 @@ def multiples(x, unit, largest):
     return np.clip(numbers, -largest, largest).astype(np.int64)
 
 
-def adamw(p, grad, mean, square, beta1, beta2, decay, size, root, eps):
-    """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps)."""
-    beta1, beta2, decay, size, root, eps = np.array([beta1, beta2, decay, size, root, eps], np.float32)
+class AdamWScalars(NamedTuple):
+    """The numbers of an update by AdamW, which are rounded to float32."""
+
+    beta1: float
+    beta2: float
+    decay: float  # 1 - learning rate · weight decay
+    size: float  # learning rate / (1 - beta1^step)
+    root: float  # sqrt(1 - beta2^step)
+    eps: float
+
+
+def adamw(p, grad, mean, square, scalars):
+    """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps); scalars: AdamWScalars."""
+    beta1, beta2, decay, size, root, eps = np.array(scalars, np.float32)
     mean[:] = mean * beta1 + grad * (1 - beta1)
     square[:] = square * beta2 + grad * grad * (1 - beta2)
     p[:] = p * decay - mean * size / (np.sqrt(square) / root + eps)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lm.core.numerics import Numerics
 from lm.exact import functions as exact
+from lm.exact.order import AdamWScalars
 from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.ranks import SINGLE_PROCESS, World, shard_rows
@@ -53,7 +54,8 @@ class AdamW(torch.optim.AdamW):
 
         decay = 1 - group["lr"] * group["weight_decay"]
         moments = state["exp_avg"], state["exp_avg_sq"]
-        exact.update_adamw(p, grad, moments, (beta1, beta2), decay, size, root, group["eps"])
+        scalars = AdamWScalars(beta1, beta2, decay, size, root, group["eps"])
+        exact.update_adamw(p, grad, moments, scalars)
 
 
 class NgramAdamW(AdamW):

@@ -14,7 +14,7 @@ from lm.exact.cpu.parts import rows_of_part, run
 from lm.exact.cpu.products import whole_product
 from lm.exact.cpu.reductions import square_sum
 from lm.exact.cpu.registers import any_layout
-from lm.exact.order import NEWTON_SCHULZ_EPS
+from lm.exact.order import NEWTON_SCHULZ_EPS, AdamWScalars
 
 
 @loop
@@ -68,21 +68,10 @@ def orthogonalize_loop(updates, num_steps, a, b, c, part, parts):
                     x[i, j] = next_x[i, j] + x[i, j] * a
 
 
-def adamw(
-    p: Tensor,
-    grad: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    beta1: float,
-    beta2: float,
-    decay: float,
-    size: float,
-    root: float,
-    eps: float,
-) -> None:
+def adamw(p: Tensor, grad: Tensor, mean: Tensor, square: Tensor, scalars: AdamWScalars) -> None:
     """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps)."""
     arrays = [x.view(-1) for x in (p, grad, mean, square)]
-    numbers = [f32(number) for number in (beta1, beta2, decay, size, root, eps)]
+    numbers = [f32(number) for number in scalars]
     run(adamw_loop, *arrays, *numbers, work=2 * p.numel())
 
 

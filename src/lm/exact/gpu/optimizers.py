@@ -15,6 +15,7 @@ from lm.exact.gpu.constants import NEWTON_SCHULZ_EPS, UNROLL
 from lm.exact.gpu.gradients import block_sums
 from lm.exact.gpu.launch import NUMBERS, cdiv, launch
 from lm.exact.gpu.products import multiply_matrices
+from lm.exact.order import AdamWScalars
 
 
 @triton.jit
@@ -39,20 +40,9 @@ def adamw_kernel(p, grad, mean, square, size_of_p, beta1, beta2, decay, size, ro
     tl.store(p + i, old * decay - change, mask=inside)
 
 
-def adamw(
-    p: Tensor,
-    grad: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    beta1: float,
-    beta2: float,
-    decay: float,
-    size: float,
-    root: float,
-    eps: float,
-) -> None:
+def adamw(p: Tensor, grad: Tensor, mean: Tensor, square: Tensor, scalars: AdamWScalars) -> None:
     """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps)."""
-    numbers = [float(np.float32(number)) for number in (beta1, beta2, decay, size, root, eps)]
+    numbers = [float(np.float32(number)) for number in scalars]
     grid = (cdiv(p.numel(), NUMBERS),)
     launch(adamw_kernel, grid, p, grad, mean, square, p.numel(), *numbers, BLOCK=NUMBERS)
 
