@@ -70,7 +70,10 @@ def select(read: Read, selection: Selection) -> Marks:
 
 def mark_documents(batches: Iterator[Batch], selection: Selection) -> Marks:
     """Apply the rules that need one document alone, and the rule of exact duplicates."""
-    parts, chars, digests, rules = [], [], [], []
+    parts = []
+    chars = []
+    digests = []
+    rules = []
     for part, texts in batches:
         parts.append(np.full(len(texts), part, np.int32))
         chars.append(np.fromiter(map(len, texts), np.int64, len(texts)))
