@@ -19,7 +19,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
         header_cells,
         tablefmt="pipe",
         disable_numparse=True,
-        colalign=align if rows else None,  # tabulate fails if it is to align no row
+        colalign=align,
     )
     return [*text.splitlines(), ""]
 
