@@ -401,7 +401,7 @@ def flops_per_token(config: ModelConfig, seq_len: int, sampled_vocab_size: int |
 
     weights = count_parameters(config)
     head_entries = min(sampled_vocab_size or config.vocab_size, config.vocab_size)
-    flops = {
+    flops: dict[str, float] = {
         "attention": 6.0 * weights["attention"],
         "scores": 12 * config.n_head * config.head_dim * context,
         "mlp": 6.0 * weights["mlp"],
