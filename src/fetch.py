@@ -98,8 +98,9 @@ def report(manifest: dict) -> None:
             say(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} passes")
     for name, source in manifest["sources"].items():
         for split, entry in source["splits"].items():
-            if dropped := ", ".join(f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count):
-                say(f"{name}, {split}: rows left out: {dropped}")
+            dropped = [f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count]
+            if dropped:
+                say(f"{name}, {split}: rows left out: {', '.join(dropped)}")
     for rule, each in sum_by_rule(manifest["selection"]["dropped"]).items():
         say(f"{rule} drops {each['documents']:,} documents, {each['characters']:,} characters")
 

@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from matplotlib import style
@@ -61,8 +61,11 @@ def read_csv(path: Path) -> dict[str, list[float]]:
             raise ValueError("it is empty")
         if not rows:
             return {}
-        names = [name for name in rows[0] if name not in NOT_NUMBERS]
-        return {name: [float(row[name]) for row in rows] for name in names}
+        columns = {}
+        for name in rows[0]:
+            if name not in NOT_NUMBERS:
+                columns[name] = [float(row[name]) for row in rows]
+        return columns
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
     except (TypeError, ValueError, csv.Error) as error:
@@ -107,12 +110,12 @@ def smooth(values: list[float], fraction: float = SMOOTHED_FRACTION) -> np.ndarr
 
     A window that shrank to one value at the end would show, and label, the noise of the last value.
     """
-    i = np.arange(len(values))
-    half = np.minimum(i, round(len(values) * fraction / 2))
-    first = i - half
-    last = np.minimum(i + half + 1, len(values))
-    sums = np.concatenate([[0], np.cumsum(values)])
-    return (sums[last] - sums[first]) / (last - first)
+    positions = np.arange(len(values))
+    half = np.minimum(positions, round(len(values) * fraction / 2))
+    begins = positions - half
+    ends = np.minimum(positions + half + 1, len(values))
+    sums_before = np.concatenate([[0], np.cumsum(values)])
+    return (sums_before[ends] - sums_before[begins]) / (ends - begins)
 
 
 def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
@@ -120,7 +123,8 @@ def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     spans_a_decade = high / low >= 10
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if spans_a_decade else ticks))
+    ticks_of_decade = (1, 2, 5) if spans_a_decade else ticks
+    axes.yaxis.set_major_locator(LogLocator(subs=ticks_of_decade))
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="y", which="minor", length=0)
@@ -166,31 +170,41 @@ def optimization_figure(train: dict) -> Figure:
     return figure_of(draw_above, draw_below, size=(7.5, 3.9), title="Learning rate and gradient norm")
 
 
+class _Curve(NamedTuple):
+    name: str
+    x: list[float]
+    y: list[float]
+    color: str
+
+
 def draw_losses(axes: Axes, train: dict, validation: dict) -> None:
     """Draw both losses against tokens."""
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     curves = []
     if train:
         _draw_smoothed(axes, train["tokens"], train["train_loss"], BLUE)
-        curves.append(("training", train["tokens"], smooth(train["train_loss"]), BLUE))
+        curves.append(_Curve("training", train["tokens"], smooth(train["train_loss"]).tolist(), BLUE))
     if validation:
         tokens = validation["tokens"]
         losses = validation["val_loss"]
         axes.plot(tokens, losses, color=ORANGE, linestyle="--", marker="o", markersize=4)
-        curves.append(("validation", tokens, losses, ORANGE))
+        curves.append(_Curve("validation", tokens, losses, ORANGE))
     axes.margins(y=0.1)
     scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
     axes.set(xlabel="tokens seen", ylabel="nats per token (log scale)")
+    _label_ends(axes, curves)
 
-    # Write name and value beside the last point of each curve, the lower one first; move labels that overlap apart.
-    curves.sort(key=lambda curve: curve[2][-1])
-    shifts = [0.0]
+
+def _label_ends(axes: Axes, curves: list[_Curve]) -> None:
+    """Write name and value beside the last point of one or two curves; move labels that would overlap apart."""
+    lower_first = sorted(curves, key=lambda curve: curve.y[-1])
+    shifts = [0.0] * len(curves)
     if len(curves) == 2:
-        lower, upper = [_height_points(axes, x[-1], y[-1]) for _, x, y, _ in curves]
+        lower, upper = [_height_points(axes, curve.x[-1], curve.y[-1]) for curve in lower_first]
         overlap = max(0, LABEL_POINTS - (upper - lower))
         shifts = [-overlap / 2, overlap / 2]
-    for (name, x, y, color), shift in zip(curves, shifts, strict=False):
-        label_end(axes, x, y, f"{name}\n{y[-1]:.3f}", color, shift)
+    for curve, shift in zip(lower_first, shifts, strict=True):
+        label_end(axes, curve.x, curve.y, f"{curve.name}\n{curve.y[-1]:.3f}", curve.color, shift)
 
 
 def _height_points(axes: Axes, x: float, y: float) -> float:
@@ -206,9 +220,11 @@ def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
 
 
 def draw_learning_rate(axes: Axes, train: dict) -> None:
+    tokens = train.get("tokens", [])
     rates = train.get("lr", [])
-    axes.plot(train.get("tokens", []), rates, color=GREY)
-    axes.set(xlabel="tokens seen", ylabel="learning rate", ylim=(0, 1.08 * max(rates, default=1)))
+    highest = max(rates, default=1)
+    axes.plot(tokens, rates, color=GREY)
+    axes.set(xlabel="tokens seen", ylabel="learning rate", ylim=(0, 1.08 * highest))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
@@ -253,25 +269,29 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
     bits = documents["nats"][kept] / math.log(2)
     utf8_bytes = documents["utf8_bytes"][kept]
     bits_per_byte = bits / utf8_bytes
-    areas = 6 + 55 * cast(Figure, axes.figure).get_figwidth() * utf8_bytes / utf8_bytes.max()
+    area_of_longest = 55 * cast(Figure, axes.figure).get_figwidth()
+    areas = 6 + area_of_longest * utf8_bytes / utf8_bytes.max()
 
-    # Draw two groups, each with its number and mean.
-    is_clean = np.ones(len(fractions), bool) if clean_below is None else fractions < clean_below
-    for name, group, color, marker in (("clean", is_clean, BLUE, "o"), ("not clean", ~is_clean, ORANGE, "s")):
-        if not group.any():
-            continue
-        mean = bits[group].sum() / utf8_bytes[group].sum()
+    def draw_group(name: str, is_in_group: np.ndarray, color: str, marker: str) -> None:
+        """Draw some of the documents (n,) bool, with their number and mean."""
+        if not is_in_group.any():
+            return
+        mean = bits[is_in_group].sum() / utf8_bytes[is_in_group].sum()
         axes.scatter(
-            fractions[group],
-            bits_per_byte[group],
-            areas[group],
+            fractions[is_in_group],
+            bits_per_byte[is_in_group],
+            areas[is_in_group],
             color,
             marker=marker,
             alpha=0.45,
             edgecolors=color,
             linewidths=0.8,
-            label=f"{name}: {group.sum()} documents, {mean:.3f} bits per byte",
+            label=f"{name}: {is_in_group.sum()} documents, {mean:.3f} bits per byte",
         )
+
+    is_clean = np.ones(len(fractions), bool) if clean_below is None else fractions < clean_below
+    draw_group("clean", is_clean, BLUE, "o")
+    draw_group("not clean", ~is_clean, ORANGE, "s")
     if clean_below is not None:
         axes.axvline(clean_below, color=GREY, linestyle="--", linewidth=1.2)
         legend = axes.legend(loc="lower left", fontsize=9)

@@ -201,7 +201,8 @@ def reject_special_file(path: Path | str) -> Path:
 
 def safe_join(folder: Path, name: str, record: Path) -> Path:
     """Return folder / name. Raise IntegrityError if the name, which a record gives, leads out of the folder."""
-    if "\0" in name or ".." in (parts := Path(name).parts) or not parts or Path(name).is_absolute():
+    path = Path(name)
+    if "\0" in name or ".." in path.parts or not path.parts or path.is_absolute():
         raise IntegrityError(f"{record}: names the file {name[:100]!r}, which must be a path inside {folder}")
     return folder / name
 

@@ -30,37 +30,58 @@ def find_copies(texts: list[np.ndarray], stream: np.ndarray, n: int, max_positio
 
     At most `max_positions` occurrences of a copy are listed. The memory does not grow with M.
     """
+    # Find the longest copy that begins at each token of each text.
     longest: dict[tuple[int, int], Copy] = {}
     for text, begin, positions in _shared_ngrams(texts, stream, n):
         ids = texts[text]
-        if begin:  # where the stream also has the token before, a copy began earlier
-            positions = positions[(positions == 0) | (stream[positions - 1] != ids[begin - 1])]
+        if begin > 0:
+            # Where the stream also has the token before, a copy began earlier.
+            begins_here = (positions == 0) | (stream[positions - 1] != ids[begin - 1])
+            positions = positions[begins_here]
         length, positions = _longest_match(ids[begin:], stream, positions)
-        known = longest.get((text, begin), Copy(begin, begin + n, 0, []))
-        if begin + length > known.end:
-            known = Copy(begin, begin + length, 0, [])
-        if begin + length == known.end:
-            listed = [*known.positions, *positions[:max_positions].tolist()][:max_positions]
-            longest[text, begin] = known._replace(count=known.count + len(positions), positions=listed)
+        if length < n:  # no position is left, or only the hash was the same
+            continue
+        copy = Copy(begin, begin + length, len(positions), positions[:max_positions].tolist())
+        longest[text, begin] = _longer(longest.get((text, begin)), copy, max_positions)
 
+    # Leave out a copy that is inside the one before it.
     copies: list[list[Copy]] = [[] for _ in texts]
     for (text, _), copy in sorted(longest.items()):
-        if not copies[text] or copy.end > copies[text][-1].end:
-            copies[text].append(copy)
+        copies_of_text = copies[text]
+        if not copies_of_text or copy.end > copies_of_text[-1].end:
+            copies_of_text.append(copy)
     return copies
+
+
+def _longer(known: Copy | None, copy: Copy, max_positions: int) -> Copy:
+    """Return the longer of two copies that begin at the same token; if they are equally long, both as one."""
+    if known is None or copy.end > known.end:
+        return copy
+    if copy.end < known.end:
+        return known
+    positions = known.positions + copy.positions
+    return known._replace(count=known.count + copy.count, positions=positions[:max_positions])
 
 
 def text_pieces(ids: np.ndarray, copies: list[Copy], tokenizer: Tokenizer) -> list[tuple[str, int]]:
     """Return the text of ids (N,) in pieces, each with the tokens of the longest copy that holds it, 0 if it is new."""
+    # Find the longest copy that holds each token: longer copies overwrite shorter ones, and -1 stands for none.
+    by_length = sorted(copies, key=lambda copy: copy.length)
     owner = np.full(len(ids), -1)
-    for number in sorted(range(len(copies)), key=lambda number: copies[number].length):
-        owner[copies[number].begin : copies[number].end] = number
-    begins = np.flatnonzero(np.diff(owner, prepend=-2)).tolist()
-    places = [len(tokenizer.decode(ids[:begin]).rstrip("\ufffd")) for begin in begins]  # so that no character is cut
+    for number, copy in enumerate(by_length):
+        owner[copy.begin : copy.end] = number
+
+    # A piece begins where the owner changes. A character that would be cut there belongs to the piece after it.
     text = tokenizer.decode(ids)
-    owners = owner[begins].tolist()
-    texts = [text[place:end] for place, end in itertools.pairwise([*places, len(text)])]
-    return [(text, copies[i].length if i >= 0 else 0) for text, i in zip(texts, owners, strict=True)]
+    begins = np.flatnonzero(np.diff(owner, prepend=-2))
+    text_before = [tokenizer.decode(ids[:begin]).rstrip("\ufffd") for begin in begins]
+    bounds = [*map(len, text_before), len(text)]
+
+    pieces = []
+    for number, (begin, end) in zip(owner[begins], itertools.pairwise(bounds), strict=True):
+        length = by_length[number].length if number >= 0 else 0
+        pieces.append((text[begin:end], length))
+    return pieces
 
 
 def _shared_ngrams(texts: list[np.ndarray], stream: np.ndarray, n: int) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -68,32 +89,46 @@ def _shared_ngrams(texts: list[np.ndarray], stream: np.ndarray, n: int) -> Itera
     begins = [(text, begin) for text, ids in enumerate(texts) for begin in range(len(ids) - n + 1)]
     if not begins:
         return
-    known, group = np.unique(np.concatenate([ngram_hashes(ids, n) for ids in texts]), return_inverse=True)
+    hashes_of_begins = np.concatenate([ngram_hashes(ids, n) for ids in texts])
+    known, place_of_begin = np.unique(hashes_of_begins, return_inverse=True)
     vocabulary = np.unique(np.concatenate(texts))
     for start in range(0, len(stream), _BLOCK_TOKENS):
         block = stream[start : start + _BLOCK_TOKENS + n - 1]
+
         # Hash only where n ids in a row are among those of the texts: looking them up takes a tenth of the time.
-        is_in_texts = np.isin(block, vocabulary)
-        is_possible = np.ones(max(0, len(block) - n + 1), bool)
-        for i in range(n):
-            is_possible &= is_in_texts[i : i + len(is_possible)]
-        at = np.flatnonzero(is_possible)
-        hashes = ngram_hashes(block[at[:, None] + np.arange(n)].ravel(), n)[::n]
+        candidates = _runs_of(vocabulary, block, n)
+        candidate_ngrams = block[candidates[:, None] + np.arange(n)]
+        hashes = ngram_hashes(candidate_ngrams.ravel(), n)[::n]  # those between two candidates are skipped
+
+        # Keep the candidates whose hash is known.
         places = np.searchsorted(known, hashes).clip(max=len(known) - 1)
         is_shared = known[places] == hashes
-        positions = start + at[is_shared]
+        positions = start + candidates[is_shared]
         places = places[is_shared]
+
         for place in np.unique(places):
-            for j in np.flatnonzero(group == place):
-                yield *begins[j], positions[places == place]
+            positions_of_place = positions[places == place]
+            for i in np.flatnonzero(place_of_begin == place):
+                text, begin = begins[i]
+                yield text, begin, positions_of_place
+
+
+def _runs_of(vocabulary: np.ndarray, block: np.ndarray, n: int) -> np.ndarray:
+    """Return the positions in block (M,) from which n ids in a row are in the vocabulary."""
+    is_in_vocabulary = np.isin(block, vocabulary)
+    is_run = np.ones(max(0, len(block) - n + 1), bool)
+    for i in range(n):
+        is_run &= is_in_vocabulary[i : i + len(is_run)]
+    return np.flatnonzero(is_run)
 
 
 def _longest_match(ids: np.ndarray, stream: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray]:
     """Return how many of ids (N,) the stream has at most in a row from one of the positions on, and at which."""
     for length, token_id in enumerate(ids):
         inside = positions[positions + length < len(stream)]
-        matching = inside[stream[inside + length] == token_id]
-        if not len(matching):
+        is_matching = stream[inside + length] == token_id
+        matching = inside[is_matching]
+        if len(matching) == 0:
             return length, positions
         positions = matching
     return len(ids), positions

@@ -20,7 +20,8 @@ def mark_model_selection(validation: TokenFile, eval_tokens: int, seq_len: int) 
     selected = np.zeros(len(validation.ids), bool)
     if eval_tokens:
         starts = model_selection_starts(len(selected), eval_tokens, seq_len)
-        selected[starts[:, None] + np.arange(seq_len)] = True
+        positions = starts[:, None] + np.arange(seq_len)
+        selected[positions] = True
     return selected
 
 
@@ -51,11 +52,13 @@ def source_of_documents(validation: TokenFile) -> dict[str, np.ndarray]:
     """
     if "sources" not in validation.meta:
         return {}
-    counts = {name: source["documents"] for name, source in validation.meta["sources"].items()}
-    if sum(counts.values()) != len(validation.spans):
-        counted = f"`sources` counts {sum(counts.values())} documents, the file holds {len(validation.spans)}"
-        raise IntegrityError(f"{sidecar_path(validation.path)}: {counted}; run `dvc repro -f tokenize_val`")
-    return {"source": np.repeat(np.array(list(counts), object), list(counts.values()))}
+    sources = validation.meta["sources"]
+    names = np.array(list(sources), object)
+    counts = [source["documents"] for source in sources.values()]
+    if sum(counts) != len(validation.spans):
+        difference = f"`sources` counts {sum(counts)} documents, the file holds {len(validation.spans)}"
+        raise IntegrityError(f"{sidecar_path(validation.path)}: {difference}; run `dvc repro -f tokenize_val`")
+    return {"source": np.repeat(names, counts)}
 
 
 def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
@@ -67,13 +70,17 @@ def summarize_documents(nats: np.ndarray, utf8_bytes: np.ndarray) -> dict:
 
 def summarize_sources(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     """Return {"sources": name → results} of the sources with text, in the stream's order; {} for a plain source."""
+    if "source" not in documents:
+        return {}
     nats = documents["nats"]
     utf8_bytes = documents["utf8_bytes"]
-    sources = documents.get("source")
-    if sources is None:
-        return {}
-    rows = {name: sources == name for name in dict.fromkeys(sources[utf8_bytes > 0])}
-    return {"sources": {name: summarize_documents(nats[own], utf8_bytes[own]) for name, own in rows.items()}}
+    source_of_document = documents["source"]
+    names = dict.fromkeys(source_of_document[utf8_bytes > 0])  # each once, in order
+    summaries = {}
+    for name in names:
+        is_own = source_of_document == name
+        summaries[name] = summarize_documents(nats[is_own], utf8_bytes[is_own])
+    return {"sources": summaries}
 
 
 def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
@@ -88,8 +95,11 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
         "held_out": (nats - model_selection_nats, utf8_bytes - model_selection_bytes),
         "clean": (nats[clean], utf8_bytes[clean]),
     }
-    # Some sections may be empty. Leave them out.
-    return {name: summarize_documents(*sums) for name, sums in sections.items() if sums[1].any()}
+    summaries = {}
+    for name, (section_nats, section_bytes) in sections.items():
+        if section_bytes.any():  # leave out empty sections
+            summaries[name] = summarize_documents(section_nats, section_bytes)
+    return summaries
 
 
 def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray) -> dict:
@@ -144,7 +154,8 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float
     if count < 2:
         return ratio, None
     residuals = numerator - ratio * denominator
-    return ratio, float(math.sqrt(count / (count - 1) * np.square(residuals).sum()) / denominator.sum())
+    standard_error_of_sum = math.sqrt(count / (count - 1) * np.square(residuals).sum())
+    return ratio, float(standard_error_of_sum / denominator.sum())
 
 
 def loss_by_position(losses: np.ndarray, positions: np.ndarray) -> list[tuple[int, float, int]]:
@@ -152,5 +163,10 @@ def loss_by_position(losses: np.ndarray, positions: np.ndarray) -> list[tuple[in
     octaves = np.ceil(np.log2(positions + 1)).astype(np.int64)
     counts = np.bincount(octaves)
     sums = np.bincount(octaves, weights=losses)
-    last = int(positions.max()) + 1
-    return [(min(2**i, last), float(sums[i] / counts[i]), int(counts[i])) for i in np.flatnonzero(counts).tolist()]
+    last_of_all = int(positions.max()) + 1
+    rows = []
+    for octave in np.flatnonzero(counts).tolist():
+        last = min(2**octave, last_of_all)
+        mean = float(sums[octave] / counts[octave])
+        rows.append((last, mean, int(counts[octave])))
+    return rows

@@ -47,19 +47,26 @@ def ratio_interval(
     if len(values) < 2:
         return Estimate(ratio)
     z, se, df = (float(each) for each in studentized(values, sizes, 0.0))
-    if len(values) < LEAST_DOCUMENTS or se <= 1e-9 * abs(ratio):  # equal rates: nothing to estimate a spread from
+    has_equal_rates = se <= 1e-9 * abs(ratio)
+    if len(values) < LEAST_DOCUMENTS or has_equal_rates:  # nothing to estimate a spread from
         return Estimate(ratio, se)
     drawn = np.sort(_resampled(values, sizes, rng, resamples))
     sizes_of_z = np.sort(np.abs(drawn))
-    # The ranks at which the p-value is just `1 - confidence`; 1e-9 makes up for rounding.
+
+    # Take the z at the ranks at which the p-value is just `1 - confidence`; 1e-9 makes up for rounding.
     both = math.floor((1 - confidence) * (resamples + 1) + 1e-9)
-    widest = float(sizes_of_z[-both])
     tail = max(1, both // 2)
+    widest = float(sizes_of_z[-both])
     least = min(float(drawn[tail - 1]), -widest)
     most = max(float(drawn[-tail]), widest)
-    low, high = (ratio - se * _t_of(end, df) for end in (most, least))
+    low = ratio - se * _t_of(most, df)
+    high = ratio - se * _t_of(least, df)
+
+    # Count how many of R + 1 samples, this one included, are as far from zero, by each of the two intervals.
     in_tail = min(np.count_nonzero(drawn <= z), np.count_nonzero(drawn >= z))
-    count = int(max(2 * (1 + in_tail), 1 + np.count_nonzero(sizes_of_z >= abs(z))))
+    count_equal_tailed = 2 * (1 + in_tail)
+    count_symmetric = 1 + np.count_nonzero(sizes_of_z >= abs(z))
+    count = int(max(count_equal_tailed, count_symmetric))
     p_value = min(1.0, count / (resamples + 1))
     return Estimate(ratio, se, low, high, p_value, df, p_is_bound=count == 2)
 
@@ -82,8 +89,10 @@ def studentized(values: np.ndarray, sizes: np.ndarray, true_ratio: np.ndarray | 
     se = np.sqrt((np.square(residuals) / residual_variance).sum(-1))
 
     df = _degrees_of_freedom(weights, sum_of_squares[..., 0], residual_variance)
-    t = np.clip((ratio[..., 0] - true_ratio) / np.maximum(se, 1e-100), -1e100, 1e100)
-    z = (8 * df + 1) / (8 * df + 3) * np.sign(t) * np.sqrt(df * np.log1p(np.square(t) / df))
+    error = ratio[..., 0] - true_ratio
+    t = np.clip(error / np.maximum(se, 1e-100), -1e100, 1e100)
+    scale = (8 * df + 1) / (8 * df + 3)
+    z = scale * np.sign(t) * np.sqrt(df * np.log1p(np.square(t) / df))
     return z, se, df
 
 
@@ -120,35 +129,43 @@ def _resampled(values: np.ndarray, sizes: np.ndarray, rng: np.random.Generator, 
     Log sizes are drawn from a kernel density with their own mean and variance (Silverman and Young 1987); a
     document's rate is linear in its log size, plus a residual drawn from those of all documents.
     """
+    # Fit the line: rate = mean rate + slope * (log size - mean log size) + residual.
     count = len(sizes)
     rates = values / sizes
+    mean_rate = rates.mean()
     logs = np.log(sizes)
-    middle = logs.mean()
     variance = logs.var(ddof=1)
-    offsets = logs - middle
+    offsets = logs - logs.mean()
     slope = offsets @ rates / (offsets @ offsets) if variance > 1e-12 else 0.0
-    scatter = (rates - rates.mean() - slope * offsets) * math.sqrt(count / (count - 2))
+    residuals = rates - mean_rate - slope * offsets
+    scatter = residuals * math.sqrt(count / (count - 2))  # two degrees of freedom went into the line
+
     # Without smoothing no resample has a document longer than the longest one, and the interval is too narrow if few
     # documents hold most bytes. The kernel widens the sizes; shrinking them to their mean first keeps the variance.
     bandwidth = _SMOOTHING * count**-0.2
     shrunk = offsets / math.sqrt(1 + bandwidth**2)
     kernel = variance * bandwidth**2 / (1 + bandwidth**2)
-    truth = rates.mean() + slope * (kernel + np.average(shrunk, weights=np.exp(shrunk)))
+    mean_by_size = kernel + np.average(shrunk, weights=np.exp(shrunk))  # of the model's log sizes
+    true_ratio = mean_rate + slope * mean_by_size
+
+    # Draw the samples, some at a time.
     drawn = []
     block = max(1, _BLOCK // count)
     for done in range(0, resamples, block):
         shape = min(block, resamples - done), count
         log_size = rng.choice(shrunk, shape) + math.sqrt(kernel) * rng.normal(size=shape)
-        rate = rates.mean() + slope * log_size + rng.choice(scatter, shape)
+        rate = mean_rate + slope * log_size + rng.choice(scatter, shape)
         size = np.exp(log_size)
-        drawn.append(studentized(rate * size, size, truth)[0])
+        z, _, _ = studentized(rate * size, size, true_ratio)
+        drawn.append(z)
     return np.concatenate(drawn)
 
 
 def dominating_documents(sizes: np.ndarray, above: float = 0.05) -> dict[int, float]:
     """Return document → its fraction of all bytes, for the documents with more than `above`, largest first."""
     fractions = sizes / sizes.sum()
-    return {int(i): float(fractions[i]) for i in np.argsort(-fractions, kind="stable") if fractions[i] > above}
+    largest_first = np.argsort(-fractions, kind="stable")
+    return {int(i): float(fractions[i]) for i in largest_first if fractions[i] > above}
 
 
 def effective_documents(sizes: np.ndarray) -> float:

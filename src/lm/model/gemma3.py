@@ -93,7 +93,9 @@ class Attention(Layer):
         H = config.n_head
         K = config.n_kv_head
         D = config.head_dim
-        self.layer, self.head_dim, self.scale = layer, D, config.query_pre_attn_scalar**-0.5
+        self.layer = layer
+        self.head_dim = D
+        self.scale = config.query_pre_attn_scalar**-0.5
         self.window = config.window(layer)
         self.max_seq_len = config.max_seq_len
         self.q_proj = Linear(C, H * D)
@@ -108,14 +110,21 @@ class Attention(Layer):
 
         `mask` is one of `Gemma3Model.attention_masks`.
         """
+        # Project to heads.
         B, T, _ = x.shape
         heads = (B, T, -1, self.head_dim)
-        q = self.q_proj(x).view(heads)
-        k = self.k_proj(x).view(heads)
-        v = self.v_proj(x).view(heads)
+        q = self.q_proj(x).view(heads)  # (B, T, H, D)
+        k = self.k_proj(x).view(heads)  # (B, T, K, D)
+        v = self.v_proj(x).view(heads)  # (B, T, K, D)
+
+        # Normalize queries and keys, and rotate them by position.
         q = rotate(self.q_norm(q), table).to(v.dtype)
         k = rotate(self.k_norm(k), table).to(v.dtype)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), (B, K, T, D) twice
+
+        # Attend, with the cached past in front.
+        q = q.transpose(1, 2)  # (B, H, T, D)
+        k = k.transpose(1, 2)  # (B, K, T, D)
+        v = v.transpose(1, 2)  # (B, K, T, D)
         if cache is not None:
             cached_window = self.math.cached_window(self.window, self.max_seq_len)
             k, v = cache.extend(self.layer, k, v, cached_window)  # (B, K, S, D)
@@ -149,8 +158,10 @@ class Block(nn.Module):
         self.post_feedforward_layernorm = RMSNorm(config.d_model, config.norm_eps)
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor], cache, mask: "Tensor | BlockMask | None") -> Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), table, cache, mask))
-        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        attended = self.self_attn(self.input_layernorm(x), table, cache, mask)
+        x = x + self.post_attention_layernorm(attended)
+        fed_forward = self.mlp(self.pre_feedforward_layernorm(x))
+        return x + self.post_feedforward_layernorm(fed_forward)
 
 
 class Gemma3Model(Layer):
@@ -197,14 +208,19 @@ class Gemma3Model(Layer):
         embedding has a quarter of the standard deviation, so that the first loss is about ln V. NumPy draws the
         numbers, because those of torch depend on the processor.
         """
-        normal = np.random.default_rng(int(torch.randint(2**62, (), generator=generator))).standard_normal
+        seed = int(torch.randint(2**62, (), generator=generator))
+        rng = np.random.default_rng(seed)
         post_gain = 1 / math.sqrt(2 * self.config.n_layer)
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
-                weight.fill_(post_gain - 1 if ".post_" in name else 0)
-            else:
-                std = 1 / math.sqrt(weight.shape[1]) / (4 if "embed" in name else 1)
-                weight.copy_(torch.from_numpy(normal(weight.shape))).mul_(std)
+                gain = post_gain if ".post_" in name else 1
+                weight.fill_(gain - 1)
+                continue
+            fan_in = weight.shape[1]
+            std = 1 / math.sqrt(fan_in)
+            if "embed" in name:
+                std /= 4
+            weight.copy_(torch.from_numpy(rng.standard_normal(weight.shape))).mul_(std)
 
     def hidden(self, ids: Tensor, cache=None) -> Tensor:
         """Return the input of the head (B, T, C) for ids (B, T) int64, which continue the past in `cache`.
@@ -217,7 +233,14 @@ class Gemma3Model(Layer):
         end = start + ids.shape[1]
         if end > self.config.max_seq_len:
             raise ValueError(f"{end} tokens; there must be at most max_seq_len ({self.config.max_seq_len})")
-        masks = self.attention_masks(ids) if cache is None else self.reject_second_document(ids[:, int(start == 0) :])
+        if cache is None:
+            masks = self.attention_masks(ids)
+        else:
+            # A cache holds one document, so no mask is needed. Only its first token may begin a document.
+            num_first = 1 if start == 0 else 0
+            self.reject_second_document(ids[:, num_first:])
+            masks = {}
+
         x = self.math.embedding(ids, self.embed_tokens.weight, self.config.d_model**0.5)  # (B, T, C)
         tables = self.rotary_tables(start, end, x.device)
         for number, layer in enumerate(self.layers):
@@ -234,18 +257,19 @@ class Gemma3Model(Layer):
         for base in (self.config.rope_base_local, self.config.rope_base_global):
             kept = self.kept_tables.get(base)
             if kept is None or len(kept[0]) < end or kept[0].device != device:
-                length = min(2 ** (end - 1).bit_length(), self.config.max_seq_len)  # a text that grows needs few tables
+                power_of_two = 2 ** (end - 1).bit_length()  # a text that grows needs few tables
+                length = min(power_of_two, self.config.max_seq_len)
                 with torch.inference_mode(False):  # a training step may use it later
-                    kept = self.kept_tables[base] = rotary_table(length, self.config.head_dim, base, device)
+                    kept = rotary_table(length, self.config.head_dim, base, device)
+                self.kept_tables[base] = kept
             cos, signed_sin = kept
             tables[base] = cos[start:end], signed_sin[start:end]
         return tables
 
-    def reject_second_document(self, ids: Tensor) -> dict:
-        """Raise ValueError if ids (B, T), which follow others in a cache, begin a document; else no mask is needed."""
+    def reject_second_document(self, ids: Tensor) -> None:
+        """Raise ValueError if ids (B, T), which follow others in a cache, begin a document."""
         if self.document_start_id is not None and (ids == self.document_start_id).any():
             raise ValueError("the cache holds the end of a document; each document must have a cache of its own")
-        return {}
 
     def attention_masks(self, ids: Tensor) -> "Mapping[int, Tensor | BlockMask]":
         """Return the mask of each window length for ids (B, T), or {} where `attend` makes it from the window alone."""
@@ -255,8 +279,10 @@ class Gemma3Model(Layer):
         if self.document_start_id is None:
             return {}
         documents = document_numbers(ids, self.document_start_id)
-        if ids.device.type == "cpu" and torch.equal(documents[:, 0], documents[:, -1]):  # a GPU would wait for it
-            return {}
+        if ids.device.type == "cpu":  # a GPU would wait for the answer
+            has_one_document = torch.equal(documents[:, 0], documents[:, -1])
+            if has_one_document:
+                return {}
         heads = self.config.n_head
         return {window: self.math.mask(documents, window, heads, self.norm.weight) for window in windows}
 
@@ -323,7 +349,8 @@ class Gemma3Model(Layer):
 
         In fast numerics the logits of at most `rows` tokens exist at a time.
         """
-        h = self.hidden(ids)[:, ids.shape[1] - targets.shape[1] :].flatten(0, 1)
+        num_unscored = ids.shape[1] - targets.shape[1]
+        h = self.hidden(ids)[:, num_unscored:].flatten(0, 1)
         nats = self.math.token_nats(h, self.embed_tokens.weight, targets.flatten(), rows)
         return nats.view(targets.shape)
 
@@ -366,11 +393,18 @@ def flops_per_token(config: ModelConfig, seq_len: int, sampled_vocab_size: int |
     mask lets through: on average w - w (w - 1) / 2T per token for a window of w ≤ T tokens, all of one document. The
     head is that of `sampled_vocab_size` entries, if fewer than all.
     """
-    windows = [seq_len if config.is_full(i) else min(config.sliding_window, seq_len) for i in range(config.n_layer)]
+    # Sum over the layers how many tokens the mask lets a token see on average.
+    windows = []
+    for layer in range(config.n_layer):
+        windows.append(seq_len if config.is_full(layer) else min(config.sliding_window, seq_len))
     context = sum(w - w * (w - 1) / (2 * seq_len) for w in windows)
+
     weights = count_parameters(config)
-    scores = 12 * config.n_head * config.head_dim * context
-    entries = min(sampled_vocab_size or config.vocab_size, config.vocab_size)
-    flops: dict[str, float] = {"attention": 6.0 * weights["attention"], "scores": scores, "mlp": 6.0 * weights["mlp"]}
-    flops["head"] = 6.0 * entries * config.d_model
+    head_entries = min(sampled_vocab_size or config.vocab_size, config.vocab_size)
+    flops: dict[str, float] = {
+        "attention": 6.0 * weights["attention"],
+        "scores": 12 * config.n_head * config.head_dim * context,
+        "mlp": 6.0 * weights["mlp"],
+        "head": 6.0 * head_entries * config.d_model,
+    }
     return flops | {"total": sum(flops.values())}

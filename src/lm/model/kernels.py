@@ -72,7 +72,8 @@ class RMSNormFunction(Function):
     def forward(ctx, x, weight, eps):
         """Normalize x (…, D) of any dtype with weight (D,); return (…, D) in the compute dtype."""
         wide = x.float()
-        mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1]
+        sum_of_squares = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square()
+        mean_square = sum_of_squares / x.shape[-1]
         r = torch.rsqrt(mean_square + eps)
         ctx.save_for_backward(x, weight, r)
         return (wide * r).mul_(1 + weight.float()).to(compute_dtype(x))
@@ -109,8 +110,10 @@ def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: in
     A token sees itself and those of the window - 1 before it that `documents` (B, T) gives the same number.
     """
     B, T = documents.shape
-    seen = (documents[:, :, None] == documents[:, None, :]) & visible(T, T, window, documents.device)
-    mask = torch.zeros(B, 1, T, T, dtype=dtype, device=documents.device).masked_fill_(~seen[:, None], -torch.inf)
+    is_same_document = documents[:, :, None] == documents[:, None, :]
+    is_seen = is_same_document & visible(T, T, window, documents.device)
+    mask = torch.zeros(B, 1, T, T, dtype=dtype, device=documents.device)
+    mask.masked_fill_(~is_seen[:, None], -torch.inf)
     return mask.repeat(1, num_heads, 1, 1) if num_heads > 1 else mask
 
 
@@ -180,7 +183,7 @@ def attend(
     A mask replaces `window`: scores to add, (B, 1 or H, T, S), of the function `mask`, or in a compiled block the
     blocks to see, of `block_mask`.
     """
-    B, H, T, D = q.shape
+    _, H, T, _ = q.shape
     K, S = k.shape[1:3]
     if not isinstance(mask, Tensor | None):
         from torch.nn.attention.flex_attention import flex_attention
@@ -189,16 +192,8 @@ def attend(
         assert isinstance(out, Tensor)  # it returns a tuple if more is asked of it
         return out
     if takes_products(q, S):
-        # The query heads of one key head are rows of one product.
-        q = q.reshape(B * K, -1, D)  # (BK, H/K·T, D)
-        k = k.reshape(B * K, S, D)
-        v = v.reshape(B * K, S, D)
-        if mask is None:
-            bias = q.new_zeros(T, S).masked_fill_(~visible(T, S, window, q.device), -torch.inf).repeat(H // K, 1)
-        else:
-            bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)
-        scores = torch.baddbmm(bias, q, k.mT, alpha=scale)
-        return (scores.softmax(-1) @ v).view(B, H, T, D)
+        return attend_by_products(q, k, v, scale, window, mask)
+
     is_plain = mask is None and window >= S and T in (1, S)
     if q.device.type != "cpu" and not (is_plain and q.dtype != torch.float32):
         # With H > K, the fused kernels of CUDA accept neither a mask nor float32.
@@ -211,13 +206,35 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=H > K)
 
 
+def attend_by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None) -> Tensor:
+    """Return what `attend` returns, by two products and a softmax."""
+    B, H, T, D = q.shape
+    K, S = k.shape[1:3]
+    # The query heads of one key head are rows of one product.
+    q = q.reshape(B * K, -1, D)  # (BK, H/K·T, D)
+    k = k.reshape(B * K, S, D)
+    v = v.reshape(B * K, S, D)
+    if mask is None:
+        is_hidden = ~visible(T, S, window, q.device)
+        bias = q.new_zeros(T, S).masked_fill_(is_hidden, -torch.inf)
+        bias = bias.repeat(H // K, 1)  # (H/K·T, S)
+    else:
+        bias = mask.expand(B, H, T, S).reshape(B * K, -1, S)
+    scores = torch.baddbmm(bias, q, k.mT, alpha=scale)
+    return (scores.softmax(-1) @ v).view(B, H, T, D)
+
+
 def nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the nats of targets (N,) in all, and replace logits (N, V) by their gradient."""
     nats = logits.new_zeros((), dtype=torch.float32)
     for block, target in blocks_of_rows(logits, targets):
-        p = block.log_softmax(-1, dtype=torch.float32)
-        nats -= p.gather(1, target).sum()
-        block.copy_(p.exp_().scatter_add_(1, target, -torch.ones_like(target, dtype=p.dtype)))
+        log_p = block.log_softmax(-1, dtype=torch.float32)
+        nats -= log_p.gather(1, target).sum()
+        # The gradient is the probabilities, less 1 at the target.
+        gradient = log_p.exp_()
+        minus_one = -torch.ones_like(target, dtype=gradient.dtype)
+        gradient.scatter_add_(1, target, minus_one)
+        block.copy_(gradient)
     return nats
 
 
@@ -259,7 +276,9 @@ def add_product(total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
 
 def blocks_of_rows(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield logits (N, V) and targets (N, 1) of some rows at a time."""
-    rows = max(1, SOFTMAX_NUMBERS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    rows = len(logits)
+    if logits.device.type == "cpu":
+        rows = max(1, SOFTMAX_NUMBERS // logits.shape[1])
     return zip(logits.split(rows), targets[:, None].split(rows), strict=True)
 
 
@@ -316,9 +335,11 @@ class CrossEntropyFunction(Function):
 
 def padded_head(head: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the head (V, C) in this dtype; on a GPU with zeros below, to a multiple of GPU_HEAD_MULTIPLE entries."""
+    narrow = head.to(dtype)
     if head.device.type == "cpu":
-        return head.to(dtype)
-    return F.pad(head.to(dtype), (0, 0, 0, -len(head) % GPU_HEAD_MULTIPLE))
+        return narrow
+    num_missing = -len(head) % GPU_HEAD_MULTIPLE
+    return F.pad(narrow, (0, 0, 0, num_missing))
 
 
 def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:

@@ -18,14 +18,20 @@ def sample_vocabulary(targets: Tensor, weights: Tensor, draws: Tensor) -> tuple[
     et al. 2015, arXiv 1412.2007). Its logarithm, the loss, is too low on average, and the gradient of entries that are
     seldom drawn too small; weights in proportion to the frequencies make both errors small (docs/experiments.md).
     """
+    # Lay the entries that are not targets on a line; integers are the same on every device.
     present, positions = targets.unique(return_inverse=True)
     absent_weights = weights.index_fill(0, present, 0)
-    ends = absent_weights.cumsum(0)  # integers: the same on every device
-    num_drawn = min(max(len(draws) - len(present), len(draws) // 2), len(weights) - len(present))
+    ends = absent_weights.cumsum(0)
     length = int(ends[-1])
+
+    # Choose a point of each stratum, on the CPU, because GPUs are slow in float64.
+    num_absent = len(weights) - len(present)
+    num_drawn = min(max(len(draws) - len(present), len(draws) // 2), num_absent)
     stratum = length / max(1, num_drawn)
-    points = ((torch.arange(num_drawn) + draws[:num_drawn]) * stratum).long()  # on the CPU: GPUs are slow in float64
+    points = ((torch.arange(num_drawn) + draws[:num_drawn]) * stratum).long()
     points.clamp_(max=max(0, length - 1))  # a draw next to 1 is rounded up to it
+
+    # Find the entries at these points.
     drawn = torch.searchsorted(ends, points.to(ends.device), right=True)
     log_factors = log(stratum / weights[drawn].cpu().double()).float()
     return torch.cat([present, drawn]), positions, log_factors.to(ends.device)

@@ -22,7 +22,8 @@ def windows_to_score(num_tokens: int, seq_len: int, stride: int) -> Iterator[tup
     A window predicts tokens start … start + T - 1 of the N and scores those from first_scored on. After the first
     window every token has at least T - stride tokens to its left. The last window is moved back to end on the last one.
     """
-    start = first_scored = 0
+    start = 0
+    first_scored = 0
     while first_scored < num_tokens:
         start = max(0, min(start, num_tokens - seq_len))
         yield start, first_scored
@@ -60,24 +61,33 @@ def score_strides(
     num_tokens = len(tokens.ids)
     start_id = getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
-    scored = [(np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)) for _ in strides]
-    needed: dict[int, list[tuple[int, int]]] = defaultdict(list)  # start of a window: number of the stride, first token
+
+    # Find out which windows each stride needs, and from which token on.
+    first_tokens: dict[int, list[tuple[int, int]]] = defaultdict(list)  # start of a window: (number of a stride, token)
     for number, stride in enumerate(strides):
         for start, first in windows_to_score(num_tokens, seq_len, min(stride, seq_len)):
-            needed[start].append((number, first))
-    skipped = {start: min(first for _, first in needed[start]) - start for start in needed}  # tokens not to score
-    starts = sorted(needed, key=lambda start: (skipped[start], start))
+            first_tokens[start].append((number, first))
+
+    # Sort the windows by the tokens at their beginning that no stride scores, so that a batch can skip about as many.
+    num_skipped = {}
+    for start, needed in first_tokens.items():
+        num_skipped[start] = min(first for _, first in needed) - start
+    starts = sorted(first_tokens, key=lambda start: (num_skipped[start], start))
+
+    # Score each window once, and copy from it what each stride needs.
+    scored = [(np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)) for _ in strides]
     with tqdm(total=len(starts) * seq_len, unit="tok", unit_scale=True, desc="score", disable=None, leave=False) as bar:
         for begin in range(0, len(starts), batch_size):
             batch = starts[begin : begin + batch_size]
-            skip = skipped[batch[0]]  # the least of the batch
+            skip = num_skipped[batch[0]]  # the least of the batch
             rows = score_windows(model, tokens, np.array(batch), seq_len, dtype, skip)
             for start, row in zip(batch, rows, strict=True):
-                seen = positions_in_window(tokens.ids[start : start + seq_len], start_id)
-                for number, first in needed[start]:
+                end = start + seq_len
+                window_positions = positions_in_window(tokens.ids[start:end], start_id)
+                for number, first in first_tokens[start]:
                     losses, positions = scored[number]
-                    losses[first : start + seq_len] = row[first - start - skip :]
-                    positions[first : start + seq_len] = seen[first - start :]
+                    losses[first:end] = row[first - start - skip :]
+                    positions[first:end] = window_positions[first - start :]
             bar.update(len(batch) * seq_len)
             between_batches()
     return scored
@@ -87,17 +97,20 @@ def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:
     """Return the position (T,) of each of ids (T,) in the window; it is 0 again after `start_id`."""
     position = np.arange(len(ids))
     begins = np.where(ids[:-1] == start_id, position[1:], 0)
-    return position - np.maximum.accumulate(np.concatenate([[0], begins]))
+    latest_begin = np.maximum.accumulate(np.concatenate([[0], begins]))
+    return position - latest_begin
 
 
 def inputs_and_targets(
     tokens: TokenFile, starts: np.ndarray, seq_len: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the inputs and targets (B, T) int64 of the windows whose T = seq_len targets begin at `starts` (B,)."""
+    # A window begins with the token before its first target: end-of-text before the first token of all.
     windows = np.full((len(starts), seq_len + 1), tokens.eot_id, np.int64)
     windows[starts == 0, 1:] = tokens.ids[:seq_len]
-    if starts.any():
-        windows[starts > 0] = read_windows(tokens.ids, starts[starts > 0] - 1, seq_len + 1)
+    has_token_before = starts > 0
+    if has_token_before.any():
+        windows[has_token_before] = read_windows(tokens.ids, starts[has_token_before] - 1, seq_len + 1)
     copied = copy_to(torch.from_numpy(windows), device)
     return copied[:, :-1], copied[:, 1:]
 

@@ -129,7 +129,8 @@ def build(config: ModelConfig, weights: dict[str, Tensor], most: int, numerics: 
     Raise ValueError, before memory is taken, for a shape with many more, and RuntimeError or TypeError if they do not
     fit.
     """
-    if (total := count_parameters(config)["total"]) > 2 * most:
+    total = count_parameters(config)["total"]
+    if total > 2 * most:
         raise ValueError(f"at most {most} weights found; there must be {total}")
     model = Gemma3Model(config, numerics)
     model.load_state_dict(weights)

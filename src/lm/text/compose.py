@@ -36,14 +36,16 @@ def compose(
     examples = show_examples(read, marks, places) if marks else {}
 
     # Write each split, in the order of the parts; a mixture's training text is interleaved.
-    kept = [KeptRows(part, marks and marks.is_kept_of(number)) for number, part in enumerate(parts)]
+    kept_by_split: dict[str, list[KeptRows]] = {}
+    for number, part in enumerate(parts):
+        is_kept = marks.is_kept_of(number) if marks else None
+        kept_by_split.setdefault(part.output_split, []).append(KeptRows(part, is_kept))
     splits = {}
-    for split in sorted({part.output_split for part in parts}):
-        own = [rows for rows in kept if rows.part.output_split == split]
+    for split, kept in sorted(kept_by_split.items()):
         if weights and split == "train":
-            splits[split] = write_interleaved(folder, split, own, weights)
+            splits[split] = write_interleaved(folder, split, kept, weights)
         else:
-            splits[split] = write_in_order(folder, split, own)
+            splits[split] = write_in_order(folder, split, kept)
 
     # Describe what was written and where it comes from.
     fetched = {part.source: describe_source(part.fetched) for part in parts}
@@ -68,9 +70,10 @@ def reject_nothing_left(part: Part, is_kept: np.ndarray, by_rule: dict, name: st
     """Raise DataError if no document of a part is kept (n,), with the rule of `name` that drops most of them."""
     if is_kept.any():
         return
-    rule, most = max(by_rule.items(), key=lambda item: item[1]["documents"])
+    rule = max(by_rule, key=lambda rule: by_rule[rule]["documents"])
+    num_dropped = by_rule[rule]["documents"]
     lost = f"no document of split {part.output_split!r} of {part.source} is left"
-    why = f"{rule} drops most of them, {most['documents']:,} of {len(is_kept):,}"
+    why = f"{rule} drops most of them, {num_dropped:,} of {len(is_kept):,}"
     raise DataError(f"presets.yaml: selections.{name}: {lost}; {why}; loosen that rule")
 
 
@@ -88,8 +91,8 @@ def write_interleaved(folder: Path, split: str, kept: list[KeptRows], weights: d
     """
     sources = [MixtureSource(rows.part.source, rows, rows.num_bytes()) for rows in kept]
     names = [source.name for source in sources]
-    stream = interleave(sources, [weights[name] for name in names])
-    entry = write_split(folder, split, stream, names)
+    weights_in_order = [weights[name] for name in names]
+    entry = write_split(folder, split, interleave(sources, weights_in_order), names)
     if len(sources) > 1:
         for source in sources:
             counts = entry["sources"][source.name]
@@ -99,7 +102,8 @@ def write_interleaved(folder: Path, split: str, kept: list[KeptRows], weights: d
 
 def describe_source(fetched: dict) -> dict:
     """Return a fetched source's entry in the manifest; the files are named where they were downloaded."""
-    entry = {key: value for key, value in fetched.items() if key not in ("format_version", "source", "column")}
+    left_out = ("format_version", "source", "column")
+    entry = {key: value for key, value in fetched.items() if key not in left_out}
     if entry["kind"] == "hub":
         return entry
     splits = {}

@@ -44,20 +44,36 @@ def flag_duplicates(train: Digests, validation: Digests) -> list[np.ndarray]:
 
     `within`: an equal document comes before it in its split. `across`: the other split has an equal document.
     """
-    flags = [np.zeros(len(split.exact), np.uint8) for split in (train, validation)]
-    for kind, digests in enumerate(zip(train, validation, strict=True)):
+    train_flags = np.zeros(len(train.exact), np.uint8)
+    validation_flags = np.zeros(len(validation.exact), np.uint8)
+    for first_bit, train_digests, validation_digests in (
+        (0, train.exact, validation.exact),
+        (2, train.folded, validation.folded),
+    ):
         for bucket in range(NUM_BUCKETS):
-            places = [np.flatnonzero(each.astype(np.uint8) % NUM_BUCKETS == bucket) for each in digests]
-            distinct = [np.unique(each[at], return_index=True) for each, at in zip(digests, places, strict=True)]
-            for i, at in enumerate(places):
-                is_repeat = np.ones(len(at), bool)
-                is_repeat[distinct[i][1]] = False  # the first of equal ones
-                is_across = np.isin(digests[i][at], distinct[1 - i][0])
-                flags[i][at] |= (is_repeat | is_across << 1).astype(np.uint8) << 2 * kind
-    return flags
+            # Equal documents are in one bucket.
+            train_documents = np.flatnonzero(train_digests.astype(np.uint8) % NUM_BUCKETS == bucket)
+            validation_documents = np.flatnonzero(validation_digests.astype(np.uint8) % NUM_BUCKETS == bucket)
+            in_train = train_digests[train_documents]
+            in_validation = validation_digests[validation_documents]
+            train_flags[train_documents] |= _within_and_across(in_train, in_validation) << first_bit
+            validation_flags[validation_documents] |= _within_and_across(in_validation, in_train) << first_bit
+    return [train_flags, validation_flags]
+
+
+def _within_and_across(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return for each of digests (D,) uint8: 1 if an equal one comes before it, plus 2 if `others` has an equal one."""
+    _, first_of_equal = np.unique(digests, return_index=True)
+    is_within = np.ones(len(digests), np.uint8)
+    is_within[first_of_equal] = 0
+    is_across = np.isin(digests, others).astype(np.uint8)
+    return is_within + 2 * is_across
 
 
 def duplicates_of(flags: np.ndarray) -> dict[str, np.ndarray]:
     """Return the columns of the documents that are duplicates: `document`, its number, and KINDS as bool."""
     documents = np.flatnonzero(flags)
-    return {"document": documents} | {kind: flags[documents] >> i & 1 == 1 for i, kind in enumerate(KINDS)}
+    columns = {"document": documents}
+    for bit, kind in enumerate(KINDS):
+        columns[kind] = (flags[documents] >> bit & 1).astype(bool)
+    return columns

@@ -40,18 +40,21 @@ class KeyedDocuments(NamedTuple):
 
 def interleave(sources: list[MixtureSource], weights: list[float]) -> Iterator[Rows]:
     """Yield batches (text, number of the source) of the mixed stream; each weight is above 0."""
-    sum_of_weights = sum(weights)
-    total = sum(source.num_bytes for source in sources)
-    streams = [_keyed(source, weight / sum_of_weights, total) for source, weight in zip(sources, weights, strict=True)]
+    total_bytes = sum(source.num_bytes for source in sources)
+    streams = []
+    for source, weight in zip(sources, weights, strict=True):
+        streams.append(_keyed(source, weight / sum(weights), total_bytes))
+
+    # Merge the streams without a heap, in whole batches.
     waiting = [next(stream, None) for stream in streams]
-    while last_keys := [documents.keys[-1] for documents in waiting if documents]:
-        # Keys rise within a source, so no later document can precede those up to the smallest last key. Yield them
-        # sorted, and read on in the sources that are empty now: a merge without a heap, in whole batches.
+    while any(waiting):
+        # Keys rise within a source, so no later document can precede those up to the smallest last key.
+        limit = min(documents.keys[-1] for documents in waiting if documents)
         ready = []
         for number, documents in enumerate(waiting):
             if documents is None:
                 continue
-            count = int(np.searchsorted(documents.keys, min(last_keys), "right"))
+            count = int(np.searchsorted(documents.keys, limit, "right"))
             ready.append((number, documents.cut(0, count)))
             rest = documents.cut(count, len(documents.keys))
             waiting[number] = rest if len(rest.keys) else next(streams[number], None)
@@ -71,23 +74,27 @@ def _batch(texts: pa.Array, numbers: np.ndarray) -> pa.RecordBatch:
 
 def _in_order(ready: list[tuple[int, KeyedDocuments]]) -> Rows:
     """Return the documents of several sources as one batch, sorted by key; equal keys in the order of the sources."""
-    order = pa.array(np.argsort(np.concatenate([documents.keys for _, documents in ready]), kind="stable"))
-    texts = pa.concat_arrays([documents.texts for _, documents in ready]).take(order)
-    numbers = np.concatenate([np.full(len(documents.keys), number, np.int32) for number, documents in ready])
+    texts = pa.concat_arrays([documents.texts for _, documents in ready])
     lengths = np.concatenate([documents.lengths for _, documents in ready])
-    return _batch(texts, numbers[order]), lengths[order]
+    keys = np.concatenate([documents.keys for _, documents in ready])
+    numbers = np.concatenate([np.full(len(documents.keys), number, np.int32) for number, documents in ready])
+    order = np.argsort(keys, kind="stable")
+    return _batch(texts.take(pa.array(order)), numbers[order]), lengths[order]
 
 
-def _keyed(source: MixtureSource, share: float, total: int) -> Iterator[KeyedDocuments]:
-    """Yield the source's documents, pass after pass, as long as their start keys are below `total`."""
-    position = 0
-    while position / share < total:
+def _keyed(source: MixtureSource, fraction: float, total_bytes: int) -> Iterator[KeyedDocuments]:
+    """Yield the source's documents, pass after pass, as long as their start keys are below `total_bytes`.
+
+    `fraction` is that of the stream's bytes which the source gives.
+    """
+    position = 0  # bytes of the source so far
+    while position / fraction < total_bytes:
         for texts, lengths in _one_pass(source):
             sizes = np.from_dlpack(pc.binary_length(texts))
             ends = position + np.cumsum(sizes, dtype=np.int64)
-            keys = (ends - sizes) / share  # bytes of the whole stream at which this source's turn has come
+            keys = (ends - sizes) / fraction  # bytes of the whole stream at which this source's turn has come
             documents = KeyedDocuments(texts, lengths, keys)
-            count = int(np.searchsorted(keys, total))
+            count = int(np.searchsorted(keys, total_bytes))
             if count:
                 yield documents.cut(0, count)
             if count < len(keys):
@@ -97,11 +104,14 @@ def _keyed(source: MixtureSource, share: float, total: int) -> Iterator[KeyedDoc
 
 def _one_pass(source: MixtureSource) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """Yield the texts and characters of the source's documents once, or several times if the source is small."""
+    batches = ((batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in source.rows)
     if source.num_bytes > BATCH_BYTES:
-        yield from ((batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in source.rows)
+        yield from batches
         return
+
     # Reading a small source again for each of many passes would take far longer than its documents.
-    batches = [(batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in source.rows]
-    num_rows = sum(len(lengths) for _, lengths in batches)
-    passes = max(1, min(BATCH_BYTES // source.num_bytes, MAX_BATCH_ROWS // num_rows))
-    yield pa.concat_arrays([texts for texts, _ in batches] * passes), np.concatenate([n for _, n in batches] * passes)
+    texts, lengths = zip(*batches, strict=True)
+    texts = pa.concat_arrays(texts)
+    lengths = np.concatenate(lengths)
+    passes = max(1, min(BATCH_BYTES // source.num_bytes, MAX_BATCH_ROWS // len(lengths)))
+    yield pa.concat_arrays([texts] * passes), np.tile(lengths, passes)

@@ -14,7 +14,8 @@ from lm.core.errors import DataError
 from lm.core.files import PARQUET, sha256_file
 
 # Row groups are read whole, so these sizes bound memory; each group and batch costs some time.
-GROUP_CHARS, ROW_CHARS = 4_000_000, 100  # characters per group; each row counts ROW_CHARS more
+GROUP_CHARS = 4_000_000  # characters per group
+ROW_CHARS = 100  # that each row counts more
 BATCH_BYTES = 1 << 21
 MAX_BATCH_ROWS = 8192
 STRINGS = (pa.string(), pa.large_string())
@@ -58,15 +59,20 @@ def open_parquet(path: Path, column: str, name: str | None = None) -> pq.Parquet
         raise DataError(f"{name}: has no column {column!r}; its columns are {columns}; set fetch.column to one of them")
     if schema.names.count(column) > 1:
         raise DataError(f"{name}: has several columns named {column!r}; rename all but one")
-    if not _holds_strings(kind := schema.field(column).type):
-        usable = ", ".join(field.name for field in schema if _holds_strings(field.type))
-        remedy = f"set fetch.column to one that does: {usable}" if usable else "convert it, or remove the file"
-        raise DataError(f"{name}: column {column!r} holds {kind}, not strings; {remedy}")
+    data_type = schema.field(column).type
+    if not _holds_strings(data_type):
+        usable = [field.name for field in schema if _holds_strings(field.type)]
+        remedy = "convert it, or remove the file"
+        if usable:
+            remedy = f"set fetch.column to one that does: {', '.join(usable)}"
+        raise DataError(f"{name}: column {column!r} holds {data_type}, not strings; {remedy}")
     return file
 
 
-def _holds_strings(kind: pa.DataType) -> bool:
-    return (kind.value_type if pa.types.is_dictionary(kind) else kind) in (*STRINGS, pa.string_view())
+def _holds_strings(data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    return data_type in (*STRINGS, pa.string_view())
 
 
 def iter_batches(
@@ -77,18 +83,23 @@ def iter_batches(
     Raise DataError for damage and invalid UTF-8.
     """
     file = open_parquet(path, columns[0], name)
-    for group in range(file.num_row_groups) if row_groups is None else row_groups:
+    groups = range(file.num_row_groups) if row_groups is None else row_groups
+    for group in groups:
         meta = file.metadata.row_group(group)
-        rows = min(MAX_BATCH_ROWS, max(1, meta.num_rows * BATCH_BYTES // max(1, meta.total_byte_size)))
+        rows_of_batch_bytes = meta.num_rows * BATCH_BYTES // max(1, meta.total_byte_size)
+        batch_rows = min(max(1, rows_of_batch_bytes), MAX_BATCH_ROWS)
         try:
-            for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
+            for batch in file.iter_batches(batch_rows, row_groups=[group], columns=columns):
                 batch.validate(full=True)
-                if batch.column(0).type not in STRINGS:
-                    batch = batch.set_column(0, columns[0], batch.column(0).cast(pa.large_string()))
+                texts = batch.column(0)
+                if texts.type not in STRINGS:
+                    batch = batch.set_column(0, columns[0], texts.cast(pa.large_string()))
                 yield batch
         except (pa.ArrowException, OSError) as error:
-            problem = f"row group {group} cannot be read ({str(error).splitlines()[0]}); replace or remove the file"
-            raise DataError(f"{name or path}: {problem}") from None
+            reason = str(error).splitlines()[0]
+            raise DataError(
+                f"{name or path}: row group {group} cannot be read ({reason}); replace or remove the file"
+            ) from None
 
 
 def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:
@@ -102,14 +113,19 @@ def describe_split(folder: Path, split: str, column: str, names: Sequence[str] =
         files.append({"path": f"{split}/{path.name}", "sha256": sha256_file(path), "bytes": path.stat().st_size})
         for batch in iter_batches(path, [column], name):
             texts = batch.column(0)
-            lengths = pc.fill_null(pc.binary_length(batch.column(0)), 0)
-            num_empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0  # the sum of no rows is null
+            utf8_bytes = pc.fill_null(pc.binary_length(texts), 0)
+            num_without_text = _sum(pc.equal(utf8_bytes, 0))
             dropped["null"] += texts.null_count
-            dropped["empty"] += num_empty - texts.null_count
-            kept["documents"] += len(texts) - num_empty
-            kept["characters"] += pc.sum(pc.utf8_length(texts)).as_py() or 0
-            kept["utf8_bytes"] += pc.sum(lengths).as_py() or 0
+            dropped["empty"] += num_without_text - texts.null_count
+            kept["documents"] += len(texts) - num_without_text
+            kept["characters"] += _sum(pc.utf8_length(texts))
+            kept["utf8_bytes"] += _sum(utf8_bytes)
     if not kept["documents"]:
         rows = f"only {dropped['null']} null and {dropped['empty']} empty rows"
         raise DataError(f"{', '.join(names)}: split {split!r} has no document, {rows}; at least one is needed")
     return {"files": files, **kept, "dropped_rows": dropped}
+
+
+def _sum(values: pa.Array) -> int:
+    """Return the sum of the values that are not null."""
+    return pc.sum(values).as_py() or 0  # pyarrow returns null for the sum of no values

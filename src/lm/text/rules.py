@@ -78,7 +78,8 @@ def alphanumeric_table() -> np.ndarray:
     codes = np.arange(0x110000, dtype=np.uint32)
     codes[0xD800:0xE000] = ord(" ")  # surrogates, which no valid text holds
     characters = pa.array(list(codes.tobytes().decode("utf-32-le")))
-    return np.from_dlpack(pc.utf8_is_alnum(characters).cast(pa.int8())).astype(bool)
+    is_alphanumeric = pc.utf8_is_alnum(characters).cast(pa.int8())
+    return np.from_dlpack(is_alphanumeric).astype(bool)
 
 
 def repeated_line_fraction(text: str) -> float:
@@ -87,7 +88,9 @@ def repeated_line_fraction(text: str) -> float:
     Gopher's duplicate line character fraction (Rae et al. 2021, table A1).
     """
     lines = text.split("\n")
-    return (sum(map(len, lines)) - sum(map(len, set(lines)))) / len(text)
+    num_chars = sum(map(len, lines))
+    num_chars_once = sum(map(len, set(lines)))
+    return (num_chars - num_chars_once) / len(text)
 
 
 # The rules that need one document alone: what is measured, and the comparison with the limit that drops the document.
@@ -104,8 +107,11 @@ def first_broken_rules(texts: list[str], selection: Selection) -> np.ndarray:
     """Return the index in RULES of the first rule of MEASURES that each document breaks, (n,) uint8; KEPT for none."""
     broken = np.full(len(texts), KEPT, np.uint8)
     for name, (measure, is_beyond) in MEASURES.items():
-        if (limit := getattr(selection, name)) is not None:
-            left = np.flatnonzero(broken == KEPT)
-            values = np.fromiter((measure(texts[i]) for i in left), np.float64, len(left))
-            broken[left[is_beyond(values, limit)]] = RULES.index(name)
+        limit = getattr(selection, name)
+        if limit is None:
+            continue
+        left = np.flatnonzero(broken == KEPT)
+        values = np.fromiter((measure(texts[i]) for i in left), np.float64, len(left))
+        breaking = left[is_beyond(values, limit)]
+        broken[breaking] = RULES.index(name)
     return broken

@@ -5,6 +5,7 @@ validation stays.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -14,7 +15,8 @@ from lm.text.near_duplicates import find_clusters
 from lm.text.rules import KEPT, MEASURES, RULES, Selection, first_broken_rules
 from lm.text.slices import TEST
 
-NUM_EXAMPLES, EXAMPLE_CHARS = 3, 200  # for each rule
+NUM_EXAMPLES = 3  # for each rule
+EXAMPLE_CHARS = 200  # of each example
 Batch = tuple[int, list[str]]  # the number of a part of the text, and some of its documents
 Read = Callable[[str], Iterator[Batch]]  # reads all documents again, for a task that is shown
 
@@ -50,8 +52,11 @@ class Marks:
         own = self.part == part
         documents = np.bincount(self.rule[own], minlength=len(RULES))
         chars = np.bincount(self.rule[own], weights=self.chars[own], minlength=len(RULES))
-        numbers = zip(RULES, documents, chars, strict=False)  # the last counts are those of the kept documents
-        return {rule: {"documents": int(n), "characters": int(c)} for rule, n, c in numbers if n}
+        counts = {}
+        for index, rule in enumerate(RULES):
+            if documents[index] > 0:
+                counts[rule] = {"documents": int(documents[index]), "characters": int(chars[index])}
+        return counts
 
 
 def select(read: Read, selection: Selection) -> Marks:
@@ -65,18 +70,23 @@ def select(read: Read, selection: Selection) -> Marks:
 
 def mark_documents(batches: Iterator[Batch], selection: Selection) -> Marks:
     """Apply the rules that need one document alone, and the rule of exact duplicates."""
-    columns = []
+    parts = []
+    chars = []
+    digests = []
+    rules = []
     for part, texts in batches:
-        columns.append(
-            (
-                np.full(len(texts), part, np.int32),
-                np.fromiter(map(len, texts), np.int64, len(texts)),
-                np.fromiter(map(digest, texts), np.uint64, len(texts)),
-                first_broken_rules(texts, selection),
-            )
-        )
-    arrays = [np.concatenate(values) for values in zip(*columns, strict=True)]
-    marks = Marks(*arrays, repeats=np.full(len(arrays[0]), -1))
+        parts.append(np.full(len(texts), part, np.int32))
+        chars.append(np.fromiter(map(len, texts), np.int64, len(texts)))
+        digests.append(np.fromiter(map(digest, texts), np.uint64, len(texts)))
+        rules.append(first_broken_rules(texts, selection))
+    part_of_document = np.concatenate(parts)
+    marks = Marks(
+        part=part_of_document,
+        chars=np.concatenate(chars),
+        digest=np.concatenate(digests),
+        rule=np.concatenate(rules),
+        repeats=np.full(len(part_of_document), -1),
+    )
     if selection.exact_duplicates:
         _, first, inverse = np.unique(marks.digest[marks.is_kept], return_index=True, return_inverse=True)
         marks.drop_repeats("exact_duplicates", first[inverse])
@@ -97,11 +107,12 @@ def kept_texts(batches: Iterator[Batch], marks: Marks) -> Iterator[list[str]]:
 def texts_at(batches: Iterator[Batch], numbers: Sequence[int]) -> dict[int, str]:
     """Return the texts of the documents with some numbers."""
     found = {}
-    first = 0
+    first = 0  # number of the first document of a batch
     wanted = np.unique(np.asarray(numbers, np.int64))
     for _, texts in batches:
         begin, end = np.searchsorted(wanted, [first, first + len(texts)])
-        found |= {int(i): texts[i - first] for i in wanted[begin:end]}
+        for number in wanted[begin:end].tolist():
+            found[number] = texts[number - first]
         first += len(texts)
         if end == len(wanted):
             break
@@ -117,26 +128,39 @@ def show_examples(read: Read, marks: Marks, places: list[dict]) -> dict[str, lis
     part_is_shown = np.array([place["split"] != TEST for place in places])
     is_shown = part_is_shown[marks.part]
     repeats = np.flatnonzero(marks.repeats >= 0)
-    is_shown[repeats] &= part_is_shown[marks.part[marks.repeats[repeats]]]
+    part_of_origin = marks.part[marks.repeats[repeats]]
+    is_shown[repeats] &= part_is_shown[part_of_origin]
 
-    chosen = {}
+    # Choose a few documents for each rule, equally far apart.
+    chosen: dict[str, list[int]] = {}
     for index, rule in enumerate(RULES):
-        if len(dropped := np.flatnonzero((marks.rule == index) & is_shown)):
-            chosen[rule] = dropped[np.unique(np.linspace(0, len(dropped) - 1, NUM_EXAMPLES).astype(int))].tolist()
-    numbers = [number for several in chosen.values() for number in several]
-    origins = [number for number in marks.repeats[numbers].tolist() if number >= 0]
+        dropped = np.flatnonzero((marks.rule == index) & is_shown)
+        if len(dropped) > 0:
+            places_in_dropped = np.linspace(0, len(dropped) - 1, NUM_EXAMPLES).astype(int)
+            chosen[rule] = dropped[np.unique(places_in_dropped)].tolist()
+
+    # Read their texts, and those of the documents that they repeat.
+    numbers = list(itertools.chain(*chosen.values()))
+    origins = [origin for origin in marks.repeats[numbers].tolist() if origin >= 0]
     texts = texts_at(read("examples"), numbers + origins)
 
     def describe(number: int) -> dict:
+        place = places[marks.part[number]]
         text = texts[number]
-        return {**places[marks.part[number]], "characters": len(text), "text": text[:EXAMPLE_CHARS]}
+        return {**place, "characters": len(text), "text": text[:EXAMPLE_CHARS]}
 
-    def describe_dropped(number: int, rule: str) -> dict:
-        if rule in MEASURES:
-            return describe(number) | {"value": MEASURES[rule][0](texts[number])}
-        return describe(number) | {"repeats": describe(int(marks.repeats[number]))}
-
-    return {rule: [describe_dropped(number, rule) for number in several] for rule, several in chosen.items()}
+    examples: dict[str, list[dict]] = {}
+    for rule, numbers_of_rule in chosen.items():
+        examples[rule] = []
+        for number in numbers_of_rule:
+            example = describe(number)
+            if rule in MEASURES:
+                measure, _ = MEASURES[rule]
+                example["value"] = measure(texts[number])
+            else:
+                example["repeats"] = describe(int(marks.repeats[number]))
+            examples[rule].append(example)
+    return examples
 
 
 def sum_by_rule(dropped: dict) -> dict:
@@ -144,8 +168,10 @@ def sum_by_rule(dropped: dict) -> dict:
 
     `dropped` is that of the manifest: source → split → rule → counts.
     """
-    by_rule = {rule: {"documents": 0, "characters": 0} for rule in RULES}
-    for found in (found for splits in dropped.values() for found in splits.values()):
-        for rule, counts in found.items():
-            by_rule[rule] = {name: by_rule[rule][name] + counts[name] for name in counts}
-    return {rule: counts for rule, counts in by_rule.items() if counts["documents"]}
+    totals = {rule: {"documents": 0, "characters": 0} for rule in RULES}
+    for splits in dropped.values():
+        for by_rule in splits.values():
+            for rule, counts in by_rule.items():
+                totals[rule]["documents"] += counts["documents"]
+                totals[rule]["characters"] += counts["characters"]
+    return {rule: counts for rule, counts in totals.items() if counts["documents"] > 0}

@@ -102,7 +102,8 @@ def download_ranks(encoding_name: str) -> dict[bytes, int]:
         ) from error
     ranks = {encoding.decode_single_token_bytes(rank): rank for rank in range(encoding.eot_token)}
     sha256 = hashlib.sha256(format_ranks(ranks)).hexdigest()
-    if sha256 != (needed := RANKS_SHA256[encoding_name]):
+    needed = RANKS_SHA256[encoding_name]
+    if sha256 != needed:
         problem = f"sha256 of its ranks is {sha256}; it must be {needed}"
         raise IntegrityError(f"tiktoken's {encoding_name}: {problem}; install the pinned tiktoken")
     return ranks
@@ -120,7 +121,9 @@ def _check_cache(encoding_name: str) -> list[tuple[Path, str, str]]:
         path = cache / hashlib.sha1(url.encode()).hexdigest()
         if not path.exists():
             missing.append((path, url, expected))
-        elif (sha256 := sha256_file(path)) != expected:
+            continue
+        sha256 = sha256_file(path)
+        if sha256 != expected:
             raise IntegrityError(f"{path}: sha256 is {sha256}, needed for {url}: {expected}; delete it and run again")
     return missing
 
@@ -207,7 +210,8 @@ def _open_auto(source: Path):
         raise DataError(f"{type(auto).__name__} is not a fast tokenizer; choose one with a {BACKEND}")
     if getattr(auto.backend_tokenizer.model, "dropout", None):
         raise DataError("the tokenizer drops merges at random (dropout), so its ids do not repeat; choose another")
-    if (last_id := max(auto.get_vocab().values(), default=0)) > MAX_TOKEN_ID:
+    last_id = max(auto.get_vocab().values(), default=0)
+    if last_id > MAX_TOKEN_ID:
         raise DataError(f"a token has the id {last_id}; it must be at most {MAX_TOKEN_ID}; choose another tokenizer")
     auto.backend_tokenizer.no_truncation()
     auto.backend_tokenizer.no_padding()
@@ -262,9 +266,11 @@ def _os_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if number := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
-        raise
+        found = re.search(r"os error (\d+)", str(error))
+        if not found:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number)) from None
 
 
 def _write_meta(

@@ -50,16 +50,24 @@ def token_dtype(vocab_size: int) -> str:
 
 def load_tokenizer(folder: Path | str) -> "Tokenizer":
     """Load the tokenizer of a folder that `make_tokenizer` wrote. Raises IntegrityError if a file was changed."""
-    folder, path = Path(folder), Path(folder, META)
+    folder = Path(folder)
+    path = folder / META
     meta = read_json(path)
     check_types(path, meta, META_FORM, REBUILD)
-    if meta["dtype"] != (dtype := token_dtype(meta["vocab_size"])):
+
+    # Check the dtype of ids.
+    dtype = token_dtype(meta["vocab_size"])
+    if meta["dtype"] != dtype:
         problem = f"dtype is {meta['dtype']}, but {meta['vocab_size']} entries need {dtype}"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
+
+    # Check that the vocabulary is byte-level BPE, with ranks and a pattern, or another one, with neither.
     if (meta["pretokenizer"], meta["pattern"]) not in PRETOKENIZERS:
         problem = f"pretokenizer is {meta['pretokenizer']!r}; it must be 'gpt2', with its pattern, or null without one"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
-    if (RANKS in meta["files"]) != (meta["pattern"] is not None) or BACKEND not in meta["files"]:
+    has_ranks = RANKS in meta["files"]
+    has_pattern = meta["pattern"] is not None
+    if has_ranks != has_pattern or BACKEND not in meta["files"]:
         raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REBUILD}")
     for name, expected in meta["files"].items():
         check_sha256(safe_join(folder, name, path), expected, META)
@@ -110,7 +118,12 @@ class Tokenizer:
 
     def sidecar_entry(self) -> dict:
         """Return the entry of a token file's sidecar that names the tokenizer."""
-        return {**{key: self.meta[key] for key in ("kind", "vocab_size", "eot_id")}, "sha256": self.sha256}
+        return {
+            "kind": self.meta["kind"],
+            "vocab_size": self.vocab_size,
+            "eot_id": self.eot_id,
+            "sha256": self.sha256,
+        }
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, all of it ordinary, with nothing added around it."""
@@ -178,7 +191,8 @@ class Tokenizer:
     @functools.cached_property
     def token_bytes(self) -> np.ndarray:
         """Return how many bytes of text each token stands for, (V,) int64; 0 for special tokens."""
-        if (largest := max(self.token_texts, default=0)) >= self.vocab_size:
+        largest = max(self.token_texts, default=0)
+        if largest >= self.vocab_size:
             raise IntegrityError(
                 f"{self.folder}: has the id {largest}, {META} says {self.vocab_size} entries; {REBUILD}"
             )
@@ -211,12 +225,12 @@ def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:
         raise IntegrityError(f"{path}: not lines of a base64 token and its rank ({error}); {REBUILD}") from None
     size = len(ranks)
     tokens = {token for token, _ in ranks}
-    problem = None
-    if sorted(rank for _, rank in ranks) != list(range(len(tokens))) or not tokens.issuperset(BYTES) or b"" in tokens:
-        problem = "its ranks do not number every byte, and other tokens, from 0"
-    elif (meta["eot_id"], meta["vocab_size"], set(meta["special_tokens"].values())) != (size, size + 1, {size}):
+    has_ranks_from_0 = sorted(rank for _, rank in ranks) == list(range(len(tokens)))
+    if not has_ranks_from_0 or not tokens.issuperset(BYTES) or b"" in tokens:
+        raise IntegrityError(f"{path}: its ranks do not number every byte, and other tokens, from 0; {REBUILD}")
+    special_ids = set(meta["special_tokens"].values())
+    if (meta["eot_id"], meta["vocab_size"], special_ids) != (size, size + 1, {size}):
         problem = f"{META} has another eot_id, vocab_size or special token than follows {size} ranks"
-    if problem:
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
     return dict(ranks)
 
@@ -234,7 +248,8 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
         raise IntegrityError(
             f"{path}: rejected by tokenizers ({' '.join(str(error).split())[:150]}); {REBUILD}"
         ) from None
-    if (last_id := max(backend.get_vocab().values(), default=0)) > MAX_TOKEN_ID:
+    last_id = max(backend.get_vocab().values(), default=0)
+    if last_id > MAX_TOKEN_ID:
         raise IntegrityError(f"{path}: a token has the id {last_id}; it must be at most {MAX_TOKEN_ID}; {REBUILD}")
     backend.encode_special_tokens = True
     return backend
@@ -250,9 +265,12 @@ def _token_texts(backend: tokenizers.Tokenizer) -> dict[int, bytes]:
     """Return the bytes that each token that is not special stands for, by the conventions of Hugging Face files."""
     spell = spelling_of(backend)
     texts = {token_id: spell(token) for token, token_id in backend.get_vocab(with_added_tokens=False).items()}
-    added = backend.get_added_tokens_decoder()
-    texts |= {token_id: token.content.encode("utf-8") for token_id, token in added.items()}
-    return {token_id: text for token_id, text in texts.items() if token_id not in added or not added[token_id].special}
+    for token_id, token in backend.get_added_tokens_decoder().items():
+        if token.special:
+            texts.pop(token_id, None)
+        else:
+            texts[token_id] = token.content.encode("utf-8")
+    return texts
 
 
 def _bytes_of_characters(token: str) -> bytes:
@@ -262,6 +280,7 @@ def _bytes_of_characters(token: str) -> bytes:
 
 def _bytes_of_text(token: str) -> bytes:
     """Return the bytes of a token with byte fallback and ▁ for a space."""
-    if is_byte := re.fullmatch(r"<0x([0-9A-F]{2})>", token):
-        return bytes.fromhex(is_byte[1])
+    byte = re.fullmatch(r"<0x([0-9A-F]{2})>", token)
+    if byte:
+        return bytes.fromhex(byte[1])
     return token.replace("▁", " ").encode("utf-8")

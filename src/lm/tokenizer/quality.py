@@ -89,7 +89,8 @@ def count_sources(validation: TokenFile) -> dict[str, dict]:
     begin = 0
     for name, source in sources.items():
         end = begin + source["documents"]
-        if num_tokens := int(bounds[end] - bounds[begin]):
+        num_tokens = int(bounds[end] - bounds[begin])
+        if num_tokens > 0:
             counted[name] = {"tokens": num_tokens, "bytes_per_token": source["utf8_bytes"] / num_tokens}
         begin = end
     return counted

@@ -16,6 +16,8 @@ from torch import Tensor
 from lm.exact.functions import sum_bags
 
 LONGEST_NGRAM = 3  # bytes, a mark at each end of the token included
+_BEGIN = b"\x02"  # the marks
+_END = b"\x03"
 
 
 class NgramEmbeddings:
@@ -23,19 +25,26 @@ class NgramEmbeddings:
 
     def __init__(self, texts: dict[int, bytes], vocab_size: int, num_buckets: int):
         """texts: the bytes of each token; a token that is missing gets no n-grams."""
+        # The rows of S: the buckets of each token in turn, where those of a token begin, and the value of its entries.
         buckets = [buckets_of(texts.get(token, b""), num_buckets) for token in range(vocab_size)]
         counts = torch.tensor([len(of_token) for of_token in buckets])
-        self.buckets = torch.tensor(list(itertools.chain(*buckets)))  # of each token in turn
+        self.buckets = torch.tensor(list(itertools.chain(*buckets)))
         self.bucket_starts = counts.cumsum(0) - counts  # (V,)
         roots = np.sqrt(counts.clamp(min=1).numpy())  # torch's are MKL's, which differ between processors
         self.scale = torch.from_numpy(1 / roots).float()[:, None]  # (V, 1)
+
+        # The columns of S: the tokens of each bucket in turn, and where those of a bucket begin.
         order = self.buckets.argsort(stable=True)
-        self.tokens = torch.arange(vocab_size).repeat_interleave(counts)[order]  # of each bucket in turn
+        self.tokens = torch.arange(vocab_size).repeat_interleave(counts)[order]
         self.token_starts = torch.searchsorted(self.buckets[order], torch.arange(num_buckets))  # (K,)
 
     def to(self, device: torch.device) -> "NgramEmbeddings":
         """Move all tensors to the device."""
-        vars(self).update({name: tensor.to(device) for name, tensor in vars(self).items()})
+        self.buckets = self.buckets.to(device)
+        self.bucket_starts = self.bucket_starts.to(device)
+        self.scale = self.scale.to(device)
+        self.tokens = self.tokens.to(device)
+        self.token_starts = self.token_starts.to(device)
         return self
 
     def sum_buckets(self, changes: Tensor) -> Tensor:
@@ -49,7 +58,13 @@ class NgramEmbeddings:
 
 def buckets_of(text: bytes, num_buckets: int) -> list[int]:
     """Return the buckets of the n-grams of a token's bytes, ascending, each once."""
-    marked = b"\x02" + text + b"\x03" if text else b""
-    lengths = range(1, LONGEST_NGRAM + 1)
-    ngrams = {marked[start : start + n] for n in lengths for start in range(len(marked) - n + 1)}
-    return sorted({zlib.crc32(ngram) % num_buckets for ngram in ngrams - {b"\x02", b"\x03"}})
+    if not text:
+        return []
+    marked = _BEGIN + text + _END
+    ngrams = set()
+    for n in range(1, LONGEST_NGRAM + 1):
+        for start in range(len(marked) - n + 1):
+            ngrams.add(marked[start : start + n])
+    ngrams -= {_BEGIN, _END}  # a mark alone says nothing
+    buckets = {zlib.crc32(ngram) % num_buckets for ngram in ngrams}
+    return sorted(buckets)

@@ -41,19 +41,21 @@ class AdamW(torch.optim.AdamW):
 
     def _update_exactly(self, p: Tensor, grad: Tensor, group: dict) -> None:
         """Update a parameter and its moments."""
-        state, (beta1, beta2) = self.state[p], group["betas"]
+        state = self.state[p]
         if not state:
-            zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            state |= {"step": torch.zeros(())} | zeros
+            state["step"] = torch.zeros(())
+            state["exp_avg"] = torch.zeros_like(p)
+            state["exp_avg_sq"] = torch.zeros_like(p)
         state["step"] += 1
 
         # The moments begin at 0. These factors correct their bias.
+        beta1, beta2 = group["betas"]
         step = int(state["step"])
         size = group["lr"] / (1 - exact.power(beta1, step))
         root = math.sqrt(1 - exact.power(beta2, step))
 
         decay = 1 - group["lr"] * group["weight_decay"]
-        moments = state["exp_avg"], state["exp_avg_sq"]
+        moments = (state["exp_avg"], state["exp_avg_sq"])
         scalars = AdamWScalars(beta1, beta2, decay, size, root, group["eps"])
         exact.update_adamw(p, grad, moments, scalars)
 
@@ -69,9 +71,11 @@ class NgramAdamW(AdamW):
         world: World = SINGLE_PROCESS,
         numerics: Numerics = "fast",
     ):
+        self.embedding = embedding
+        self.ngrams = ngrams.to(embedding.device)
+        self.world = world
         num_buckets = len(ngrams.token_starts)
         width = embedding.shape[1]
-        self.embedding, self.ngrams, self.world = embedding, ngrams.to(embedding.device), world
         self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
         group = {"params": [self.changes], "weight_decay": 0.0, "lr_factor": NGRAM_LR_FACTOR}
         super().__init__([group], betas, numerics)
@@ -83,13 +87,19 @@ class NgramAdamW(AdamW):
         weight = self.embedding
         assert gradient is not None
         if self.world.sharded:
-            gradient, weight = gradient.full_tensor(), weight.to_local()  # pyright: ignore - DTensors
+            gradient = gradient.full_tensor()  # pyright: ignore - a DTensor
+            weight = weight.to_local()  # pyright: ignore - a DTensor
+
+        # Update P. Without decay AdamW does not read its parameter, only adds to it: from zero, it gives the change.
         self.changes.grad = self.ngrams.sum_tokens(gradient)
-        self.changes.zero_()  # without decay AdamW does not read its parameter, only adds to it
+        self.changes.zero_()
         super().step()
+
+        # Add the change to the embedding, or to this rank's rows of it.
         change = self.ngrams.sum_buckets(self.changes)
         if self.world.sharded:
-            change = change.split(shard_rows(len(change), self.world.world_size))[self.world.rank]
+            rows_of_ranks = shard_rows(len(change), self.world.world_size)
+            change = change.split(rows_of_ranks)[self.world.rank]
         weight.add_(change)
 
 
@@ -140,11 +150,14 @@ class Muon(torch.optim.Optimizer):
         """Update every parameter that has a gradient; `closure` is unused, torch passes it."""
         for group in self.param_groups:
             matrices = [p for p in group["params"] if p.grad is not None]
-            by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-            for p, update in zip(matrices, self._nesterov(matrices, group["momentum"]), strict=True):
+            updates = self._nesterov(matrices, group["momentum"])
+
+            # A matrix and its transpose have one shape.
+            pairs_by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+            for p, update in zip(matrices, updates, strict=True):
                 shape = (min(p.shape), max(p.shape))
-                by_shape.setdefault(shape, []).append((p, update))
-            for shape, pairs in by_shape.items():
+                pairs_by_shape.setdefault(shape, []).append((p, update))
+            for shape, pairs in pairs_by_shape.items():
                 self._update_batch(shape, pairs, group)
 
     def _nesterov(self, matrices: list[Tensor], momentum: float) -> list[Tensor]:
@@ -166,12 +179,16 @@ class Muon(torch.optim.Optimizer):
 
     def _update_batch(self, shape: tuple[int, int], pairs: list[tuple[Tensor, Tensor]], group: dict) -> None:
         """Decay matrices of one shape (R, C), some of them transposed, and subtract their orthogonalized updates."""
-        batch = torch.stack([update if p.shape == shape else update.mT for p, update in pairs])
+        matrices = [p for p, _ in pairs]
+        batch = torch.stack([update if update.shape == shape else update.mT for _, update in pairs])
         size = group["lr"] * 0.2 * math.sqrt(max(shape))
         changes = orthogonalize(batch, self.dtype, self.numerics).float() * size
-        matrices = [p for p, _ in pairs]
+        changes_as_stored = []
+        for p, change in zip(matrices, changes, strict=True):
+            changes_as_stored.append(change if p.shape == shape else change.mT)
+
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_sub_(matrices, [d if p.shape == shape else d.mT for p, d in zip(matrices, changes, strict=True)])
+        torch._foreach_sub_(matrices, changes_as_stored)
 
 
 def build_optimizers(
@@ -191,16 +208,20 @@ def build_optimizers(
     embedding = [p for name, p in named if "embed" in name]
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
     vectors = [p for _, p in named if p.ndim < 2]
-    decay = params.weight_decay
+    embedding_group = {"params": embedding, "weight_decay": 0.0, "lr_factor": params.embedding_lr_factor}
+    vector_group = {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0}
+    matrix_group = {"params": matrices, "weight_decay": params.weight_decay, "lr_factor": 1.0}
+
     betas = (params.beta1, params.beta2)
-    groups = [
-        {"params": embedding, "weight_decay": 0.0, "lr_factor": params.embedding_lr_factor},
-        {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0},
-    ]
-    matrix_group = {"params": matrices, "weight_decay": decay, "lr_factor": 1.0}
     numerics = params.numerics
-    first = [] if ngrams is None else [NgramAdamW(embedding[0], ngrams, betas, world, numerics)]
+    optimizers: list[torch.optim.Optimizer] = []
+    if ngrams is not None:
+        optimizers.append(NgramAdamW(embedding[0], ngrams, betas, world, numerics))
     if params.optimizer == "adamw":
-        return [*first, AdamW([*groups, matrix_group], betas, numerics)]
-    muon = Muon([matrix_group], lr=0.0, weight_decay=decay, dtype=dtype, numerics=numerics)
-    return [*first, AdamW(groups, betas, numerics), muon]
+        optimizers.append(AdamW([embedding_group, vector_group, matrix_group], betas, numerics))
+    else:
+        optimizers.append(AdamW([embedding_group, vector_group], betas, numerics))
+        optimizers.append(
+            Muon([matrix_group], lr=0.0, weight_decay=params.weight_decay, dtype=dtype, numerics=numerics)
+        )
+    return optimizers

@@ -37,9 +37,12 @@ def write_curves(plots: Path, history: History) -> None:
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
     """Write train.json, the same for the same bits."""
-    train_loss = {"train_loss": state.history.train[-1][3]} if state.history.train else {}
-    size = {"tokens_seen": state.history.validation[-1][1], "parameters": plan.num_parameters}
-    write_json(metrics / "train.json", {"val_loss": state.best_loss, **train_loss, **size})
+    figures = {"val_loss": state.best_loss}
+    if state.history.train:
+        figures["train_loss"] = state.history.train[-1][3]
+    figures["tokens_seen"] = state.history.validation[-1][1]
+    figures["parameters"] = plan.num_parameters
+    write_json(metrics / "train.json", figures)
 
 
 def write_timing(training: Training) -> None:
@@ -115,7 +118,8 @@ def write_results(training: Training) -> None:
             continue
         name = step_name(step)
         place = f"{KEPT_WEIGHTS}/{name}"
-        kept[name] = read_json(run / place / RECORD, _train_from_scratch(run))["best"]["sha256"]
+        kept_record = read_json(run / place / RECORD, _train_from_scratch(run))
+        kept[name] = kept_record["best"]["sha256"]
         sums[place] = _sha256_of_files(run / place)
     if kept:
         record[KEPT_WEIGHTS] = kept
@@ -135,10 +139,17 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
 
     Raises IntegrityError, before anything is copied, if a file of the run is not as it was written.
     """
+    # Check that every file of the run is as it was written.
     run = done.parent
     advice = _train_from_scratch(run)
     sums = read_json(done / SUMS, advice)
-    form = {"done/models": {str: str}, "done/metrics": {str: str}, "done/plots": {str: str}, str: {str: str}}
+    sums_of_folder = {str: str}
+    form = {
+        "done/models": sums_of_folder,
+        "done/metrics": sums_of_folder,
+        "done/plots": sums_of_folder,
+        str: sums_of_folder,
+    }
     check_types(done / SUMS, sums, form, advice)
     for place, files in sums.items():
         for name, sha256 in files.items():
@@ -146,6 +157,8 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
             if not path.is_file():
                 raise IntegrityError(f"{path}: missing; {advice}")
             check_sha256(path, sha256, advice=advice)
+
+    # Copy the models, with the kept weights in their folder, then metrics and plots.
     with atomic_folder(models) as folder:
         for place, files in sums.items():
             if place.startswith(KEPT_WEIGHTS):

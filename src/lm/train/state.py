@@ -79,7 +79,8 @@ class TrainingState:
         # Exact numerics, whose records name a GPU in `gpu`, have the same bits on it.
         bits_before = {name: value for name, value in before.items() if name != "gpu"}
         bits_here = {name: value for name, value in here.items() if name != "gpu"}
-        if before and bits_before != bits_here and self.world.is_main:
+        may_differ = before and bits_before != bits_here
+        if may_differ and self.world.is_main:
             say(f"warning: started on {before}, continued on {here}: the bits may differ", file=sys.stderr)
         self.segments.append({"from_step": self.step, **here})
 
@@ -92,7 +93,9 @@ class TrainingState:
         """Return the `digest_of` this state on the main rank; all ranks call it together."""
         if not (self.world.is_main or self.world.sharded):
             return ""
-        return digest_of((name, self.world.gather(tensor)) for name, tensor in named_tensors(self._tensors()))
+        tensors = named_tensors(self._tensors())
+        whole_tensors = ((name, self.world.gather(tensor)) for name, tensor in tensors)
+        return digest_of(whole_tensors)
 
     def count_seconds(self, activity: str) -> None:
         before = self.measured
@@ -112,13 +115,16 @@ def named_tensors(saved: dict) -> Iterator[tuple[str, torch.Tensor]]:
     yield from saved["model"].items()
     for i, optimizer in enumerate(saved["optimizers"]):
         for parameter, values in sorted(optimizer["state"].items()):
-            yield from ((f"optimizers.{i}.{parameter}.{name}", tensor) for name, tensor in sorted(values.items()))
+            for name, tensor in sorted(values.items()):
+                yield f"optimizers.{i}.{parameter}.{name}", tensor
 
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     """Return 12 hex digits of the SHA-256 of named tensors: name, dtype, shape and bytes of each, in this order."""
     sha256 = hashlib.sha256()
     for name, tensor in tensors:
-        sha256.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha256.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        heading = f"{name} {tensor.dtype} {tuple(tensor.shape)}\n"
+        content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        sha256.update(heading.encode())
+        sha256.update(content.numpy().data)
     return sha256.hexdigest()[:DIGEST_DIGITS]

@@ -108,7 +108,8 @@ def uniform_draws(step: int, params: TrainParams) -> Tensor | None:
     """Return the numbers (sampled_vocab_size,) float64 that draw a step's vocabulary, equal in all ranks, or None."""
     if params.sampled_vocab_size is None:
         return None
-    return torch.from_numpy(np.random.default_rng([params.seed, step]).random(params.sampled_vocab_size))
+    rng = np.random.default_rng([params.seed, step])
+    return torch.from_numpy(rng.random(params.sampled_vocab_size))
 
 
 def sampling_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
@@ -118,7 +119,8 @@ def sampling_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
     seldom. Roots are rounded alike on every processor, powers are not.
     """
     root = np.sqrt(count_ids(ids, vocab_size) + 1)
-    return torch.from_numpy((16 * root * np.sqrt(root)).astype(np.int64))
+    odds = 16 * root * np.sqrt(root)
+    return torch.from_numpy(odds.astype(np.int64))
 
 
 def accumulate_gradients(
@@ -219,7 +221,9 @@ def learning_rate(step: int, params: TrainParams) -> float:
     else:
         decay_steps = max_steps - params.decay_begins
         scheduled = params.min_lr + span * min(1.0, (max_steps - step) / decay_steps)
-    warmup = params.peak_lr * (step + 1) / params.warmup_steps if step < params.warmup_steps else math.inf
+    warmup = math.inf
+    if step < params.warmup_steps:
+        warmup = params.peak_lr * (step + 1) / params.warmup_steps
     return min(warmup, scheduled)
 
 
@@ -245,10 +249,15 @@ def log_step(state: TrainingState, loss: float, grad_norm: float, lr: float, par
 
 def check_divergence(state: TrainingState, params: TrainParams) -> None:
     """Raise DivergedError if the last training loss is more than `divergence_nats` above the lowest."""
-    losses = [row[3] for row in state.history.train]
-    if losses and params.divergence_nats is not None and losses[-1] > min(losses) + params.divergence_nats:
+    losses = [train_loss for _, _, _, train_loss, _ in state.history.train]
+    if not losses or params.divergence_nats is None:
+        return
+    last = losses[-1]
+    lowest = min(losses)
+    if last > lowest + params.divergence_nats:
+        step = state.history.train[-1][0]
         raise DivergedError(
-            f"training diverged at step {state.history.train[-1][0]}: loss {losses[-1]:.3f}, {min(losses):.3f} before, "
+            f"training diverged at step {step}: loss {last:.3f}, {lowest:.3f} before, "
             f"a rise of more than train.divergence_nats {params.divergence_nats}; lower train.peak_lr {params.peak_lr}"
         )
 
@@ -289,10 +298,16 @@ def record_validation(state: TrainingState, loss: float, params: TrainParams) ->
         raise DivergedError(f"validation loss is {loss} at step {state.step}; {remedy}")
     state.history.validation.append([state.step, state.step * params.batch_tokens, loss])
     if loss < state.best_loss:
-        state.best_loss, state.best_step, state.best_weights = loss, state.step, state.weights()
+        state.best_loss = loss
+        state.best_step = state.step
+        state.best_weights = state.weights()
 
 
 def is_finished(state: TrainingState, params: TrainParams) -> bool:
     """Return True after all steps, or after `patience_evals` validations without improvement."""
-    since_best = sum(step > state.best_step for step, _, _ in state.history.validation)
-    return state.step >= params.max_steps or (params.patience_evals is not None and since_best >= params.patience_evals)
+    if state.step >= params.max_steps:
+        return True
+    if params.patience_evals is None:
+        return False
+    evals_since_best = sum(step > state.best_step for step, _, _ in state.history.validation)
+    return evals_since_best >= params.patience_evals

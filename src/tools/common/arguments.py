@@ -14,14 +14,16 @@ def tool_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 
 def count(text: str) -> int:
     """Parse a count, a step or a seed."""
-    if not 0 <= (number := int(text)) < 2**62:
+    number = int(text)
+    if not 0 <= number < 2**62:
         raise argparse.ArgumentTypeError(f"is {text}; it must be a whole number from 0 to below 2^62")
     return number
 
 
 def finite(text: str) -> float:
     """Parse a finite number."""
-    if not math.isfinite(number := float(text)):
+    number = float(text)
+    if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"is {text}; it must be a finite number")
     return number
 

@@ -50,7 +50,11 @@ def stages_of(lock: dict) -> dict:
 
 def hashes(lock: dict, kind: str) -> dict[str, str]:
     """Return path → MD5 of the "deps" or "outs" of all stages."""
-    return {entry["path"]: entry["md5"] for stage in lock["stages"].values() for entry in stage.get(kind, ())}
+    md5_of_path = {}
+    for stage in lock["stages"].values():
+        for entry in stage.get(kind, ()):
+            md5_of_path[entry["path"]] = entry["md5"]
+    return md5_of_path
 
 
 def stages_of_former_runs(lock: dict) -> list[str]:
@@ -88,7 +92,8 @@ def warn_of_changed_code(models: Path) -> None:
     if not (models.is_relative_to(MODELS) and LOCK.exists()):
         return
     training = read_lock()["stages"].get("train", {})
-    if changed := changed_code({"stages": {"train": training}}, below=MODEL_CODE):
+    changed = changed_code({"stages": {"train": training}}, below=MODEL_CODE)
+    if changed:
         files = ", ".join(changed)
         remedy = "`dvc repro` trains it again, `git restore src` undoes the change"
         print(f"warning: {files} changed since {models} was trained; {remedy}", file=sys.stderr, flush=True)
@@ -133,7 +138,10 @@ def hash_of_folder(files: dict[str, str]) -> str:
 
 def ignored_names() -> list[str]:
     """Return the patterns of .dvcignore, each of which is the name of a file or folder."""
-    lines = Path(".dvcignore").read_text(encoding="utf-8").splitlines() if Path(".dvcignore").exists() else []
+    path = Path(".dvcignore")
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 

@@ -13,14 +13,20 @@ def flatten(section: dict, prefix: str = "") -> dict[str, object]:
     leaves = {}
     for key, value in section.items():
         name = f"{prefix}{key}"
-        leaves |= flatten(value, f"{name}.") if isinstance(value, dict) and value else {name: value}
+        if isinstance(value, dict) and value:
+            leaves |= flatten(value, f"{name}.")
+        else:
+            leaves[name] = value
     return leaves
 
 
 def recorded_params(lock: dict) -> dict[str, object]:
     """Return the parameters in the content of a dvc.lock by dotted name."""
-    files = (file for stage in lock["stages"].values() for file in stage.get("params", {}).values())
-    return {name: value for file in files for name, value in flatten(file).items()}
+    recorded = {}
+    for stage in lock["stages"].values():
+        for section in stage.get("params", {}).values():
+            recorded |= flatten(section)
+    return recorded
 
 
 def selected_presets(params: dict, presets: dict) -> dict[str, dict]:
@@ -31,10 +37,11 @@ def selected_presets(params: dict, presets: dict) -> dict[str, dict]:
 
 def preset_names_left_out(params: dict) -> dict:
     """Rename models.tiny.n_layer to models.*.n_layer, so that two presets are compared field by field."""
-    for selector, book in SELECTORS.items():
-        chosen = f"{book}.{params.get(selector)}."
-        params = {
-            f"{book}.*.{name.removeprefix(chosen)}" if name.startswith(chosen) else name: value
-            for name, value in params.items()
-        }
-    return params
+    renamed = {}
+    for name, value in params.items():
+        for selector, book in SELECTORS.items():
+            chosen = f"{book}.{params.get(selector)}."
+            if name.startswith(chosen):
+                name = f"{book}.*.{name.removeprefix(chosen)}"
+        renamed[name] = value
+    return renamed

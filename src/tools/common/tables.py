@@ -11,10 +11,22 @@ tabulate.MIN_PADDING = 0  # no extra spaces beside a header that is its column's
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Return the lines of an aligned Markdown table and an empty line; the first column is left-aligned."""
-    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in [header, *rows]]
-    align = ["left", *["right"] * (len(header) - 1)] if rows else None
-    text = tabulate.tabulate(cells[1:], cells[0], tablefmt="pipe", disable_numparse=True, colalign=align)
+    header_cells = _escaped(header)
+    row_cells = [_escaped(row) for row in rows]
+    align = ["left"] + ["right"] * (len(header) - 1)
+    text = tabulate.tabulate(
+        row_cells,
+        header_cells,
+        tablefmt="pipe",
+        disable_numparse=True,
+        colalign=align,
+    )
     return [*text.splitlines(), ""]
+
+
+def _escaped(cells: Sequence[object]) -> list[str]:
+    """Return cells as text that cannot end a cell."""
+    return [str(cell).replace("|", "\\|") for cell in cells]
 
 
 def render(template: Path, **values) -> list[str]:

@@ -62,17 +62,22 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add_resampling(parser, 1999, "documents")
     args = parser.parse_args(argv)
     check_resampling(args)
+
+    # Find the runs that the names and patterns stand for.
     args.given = args.names
-    given = " ".join(args.given)
     patterns = [name for name in args.names if is_pattern(name)]
     args.unfinished = unfinished(patterns) if patterns else {}
     args.names = matching(args.names)
     if len(args.names) < 2:
         waiting = f" ({unfinished_sentence(args.unfinished)})" if args.unfinished else ""
-        raise ParamsError(f"{given}: name at least two different runs{waiting}")
-    more = f"-and-{len(args.names) - 2}-more" if len(args.names) > 2 else ""
-    name = re.sub(r"[^\w.~-]+", "-", f"{args.names[0]}-vs-{args.names[1]}{more}")
-    args.out = args.out or Path("comparisons", f"{name}.md")
+        raise ParamsError(f"{' '.join(args.given)}: name at least two different runs{waiting}")
+
+    # Name the report after them, unless it has a name.
+    if args.out is None:
+        title = f"{args.names[0]}-vs-{args.names[1]}"
+        if len(args.names) > 2:
+            title += f"-and-{len(args.names) - 2}-more"
+        args.out = Path("comparisons", re.sub(r"[^\w.~-]+", "-", title) + ".md")
     if args.out.suffix != ".md":
         raise ParamsError(f"--out is {args.out}; the name must end in .md")
     return args
@@ -96,9 +101,14 @@ def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]
 def write_rates(path: Path, groups: list[Group]) -> None:
     """Write a CSV file with a row for each document: its number, its bytes, and the bits per byte of each group."""
     sizes = groups[0].runs[0].utf8_bytes
-    columns = [np.arange(len(sizes)), sizes, *(group.nats / math.log(2) / sizes for group in groups)]
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    write_csv(path, ["document", "utf8_bytes", *(group.name for group in groups)], rows)
+    names = ["document", "utf8_bytes"]
+    columns = [np.arange(len(sizes)).tolist(), sizes.tolist()]
+    for group in groups:
+        bits_per_byte = group.nats / math.log(2) / sizes
+        names.append(group.name)
+        columns.append(bits_per_byte.tolist())
+    rows = list(zip(*columns, strict=True))
+    write_csv(path, names, rows)
 
 
 def commands_for_more_seeds(sides: list[Group], given: list[str]) -> list[str]:
@@ -178,13 +188,16 @@ def main(argv: list[str]) -> int:
     else:
         waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
         lines = summary(comparisons, commands, waiting, args.confidence)
-        for comparison in comparisons if args.documents else []:
-            lines += ["", *document_table(comparison, words, args.documents)]
+        if args.documents:
+            for comparison in comparisons:
+                lines += ["", *document_table(comparison, words, args.documents)]
         print("\n".join([*lines, written]))
 
-    if args.require and (others := runs_not_better(comparisons, args.confidence)):
-        print(f"--require {BETTER}: not better than {sides[0].name}: {', '.join(others)}", file=sys.stderr)
-        return NOT_BETTER
+    if args.require:
+        others = runs_not_better(comparisons, args.confidence)
+        if others:
+            print(f"--require {BETTER}: not better than {sides[0].name}: {', '.join(others)}", file=sys.stderr)
+            return NOT_BETTER
     return 0
 
 

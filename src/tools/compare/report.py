@@ -40,17 +40,21 @@ def report(
 
     previews: position of a document → some of its words. commands: those that run more seeds.
     """
+    answers = [answer(each, len(comparisons), confidence) for each in comparisons]
+    run_rows = [run_row(run) for group in groups for run in group.runs]
+    group_rows = [group_row(group) for group in groups]
     has_groups = any(len(group.runs) > 1 for group in groups)
+    sections = [section(each, previews, num_listed, confidence, len(comparisons)) for each in comparisons]
     sizes = comparisons[0].sizes
     return render(
         Path(__file__).with_suffix(".md.j2"),
         comparisons=comparisons,
-        answers=[answer(each, len(comparisons), confidence) for each in comparisons],
+        answers=answers,
         commands=commands,
         percent=f"{100 * confidence:g} %",
-        runs=table(RUN_COLUMNS, [run_row(run) for group in groups for run in group.runs]),
-        groups=table(GROUP_COLUMNS, [group_row(group) for group in groups]) if has_groups else None,
-        sections=[section(each, previews, num_listed, confidence, len(comparisons)) for each in comparisons],
+        runs=table(RUN_COLUMNS, run_rows),
+        groups=table(GROUP_COLUMNS, group_rows) if has_groups else None,
+        sections=sections,
         num_documents=len(sizes),
         num_bytes=int(sizes.sum()),
         effective_documents=effective_documents(sizes),
@@ -60,14 +64,22 @@ def report(
 
 def run_row(run: Run) -> list[object]:
     """Return the cells of RUN_COLUMNS."""
-    counts = [f"{count:,}" for count in (run.tokens_seen, run.best_tokens_seen, run.num_parameters)]
-    seconds = "–" if run.train_seconds is None else f"{run.train_seconds:,.0f}"
-    return [run.name, run.params[SEED], f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}", *counts, seconds]
+    return [
+        run.name,
+        run.params[SEED],
+        f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
+        f"{run.tokens_seen:,}",
+        f"{run.best_tokens_seen:,}",
+        f"{run.num_parameters:,}",
+        "–" if run.train_seconds is None else f"{run.train_seconds:,.0f}",
+    ]
 
 
 def group_row(group: Group) -> list[object]:
     """Return the cells of GROUP_COLUMNS."""
-    deviation = f"± {group.bits_per_byte.std(ddof=1):.4f}" if len(group.runs) > 1 else "unknown"
+    deviation = "unknown"
+    if len(group.runs) > 1:
+        deviation = f"± {group.bits_per_byte.std(ddof=1):.4f}"
     return [group.name, len(group.runs), f"{group.bits_per_byte.mean():.4f}", deviation]
 
 
@@ -78,18 +90,19 @@ def section(
     a = comparison.a
     b = comparison.b
     documents = comparison.documents
+    over_documents = whether_shown(comparison, documents, num_comparisons, confidence)
+    over_documents += power(documents, len(comparison.sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED)
     different = what_differs(a, b)
     same_bits = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
     detectable = detectable_by_seeds(comparison, confidence)
     return {
         "comparison": comparison,
         "noise": noise_table(comparison, confidence, num_comparisons),
-        "over_documents": whether_shown(comparison, documents, num_comparisons, confidence)
-        + power(documents, len(comparison.sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED),
+        "over_documents": over_documents,
         "over_seeds": seeds_sentence(comparison, num_comparisons, confidence),
         "different": table(["what differs", a.name, b.name], different) if different else None,
         "documents": document_table(comparison, previews, num_listed) if num_listed else [],
-        "same_bits": [pair for pair in same_bits if pair[2]],
+        "same_bits": [(x, y, until) for x, y, until in same_bits if until],
         "notes": notes_of(comparison),
         "detectable": detectable_table(detectable) if detectable else None,
     }
@@ -111,9 +124,12 @@ def seeds_sentence(comparison: Comparison, num_comparisons: int, confidence: flo
 
 def detectable_table(detectable: dict[int, float]) -> list[str]:
     """Return the table of the difference that some numbers of seeds would show."""
-    header = ["seeds of each side", *detectable]
-    row = [f"{DIFFERENCE} shown in about {100 * POWER:g} % of cases", *(f"{each:.4f}" for each in detectable.values())]
-    return table([str(cell) for cell in header], [row])
+    header = ["seeds of each side"]
+    row = [f"{DIFFERENCE} shown in about {100 * POWER:g} % of cases"]
+    for num_seeds, difference in detectable.items():
+        header.append(str(num_seeds))
+        row.append(f"{difference:.4f}")
+    return table(header, [row])
 
 
 def noise_table(comparison: Comparison, confidence: float, num_comparisons: int) -> list[str]:
@@ -121,15 +137,19 @@ def noise_table(comparison: Comparison, confidence: float, num_comparisons: int)
     a = comparison.a
     b = comparison.b
     seeds = comparison.seeds
-    estimates = {f"documents, all {len(comparison.sizes)}": comparison.documents}
+    rows = [[f"documents, all {len(comparison.sizes)}", *cells(comparison.documents)]]
     for name, is_of_source in common_sources(a.runs + b.runs).items():
-        estimates[f"documents, the {is_of_source.sum():,} of {name}"] = comparison.sources[name]
+        rows.append([f"documents, the {is_of_source.sum():,} of {name}", *cells(comparison.sources[name])])
     if seeds.se is not None:
-        df = "" if seeds.degrees_of_freedom is None else f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
-        estimates[f"seeds, {len(a.runs)} and {len(b.runs)} runs (Welch's t{df})"] = seeds
-    p = "p after Holm" if num_comparisons > 1 or comparison.sources else "p"
+        method = "Welch's t"
+        if seeds.degrees_of_freedom is not None:
+            method += f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
+        rows.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs ({method})", *cells(seeds)])
+
+    is_corrected = num_comparisons > 1 or comparison.sources
+    p = "p after Holm" if is_corrected else "p"
     header = ["noise from", DIFFERENCE, "standard error", f"{100 * confidence:g} % interval", p]
-    return table(header, [[name, *cells(each)] for name, each in estimates.items()])
+    return table(header, rows)
 
 
 def document_table(comparison: Comparison, previews: dict[int, str], num_listed: int) -> list[str]:
@@ -139,9 +159,18 @@ def document_table(comparison: Comparison, previews: dict[int, str], num_listed:
     sizes = comparison.sizes
     rows = []
     for i in comparison.most_changed(num_listed).tolist():
-        before, after = (group.nats[i] / math.log(2) / sizes[i] for group in (a, b))
-        rates = [f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"]
-        rows.append([f"{i}: `{previews[i]}`", f"{sizes[i]:,}", *rates, f"{comparison.bits[i]:+,.0f}"])
+        before = a.nats[i] / math.log(2) / sizes[i]
+        after = b.nats[i] / math.log(2) / sizes[i]
+        rows.append(
+            [
+                f"{i}: `{previews[i]}`",
+                f"{sizes[i]:,}",
+                f"{before:.4f}",
+                f"{after:.4f}",
+                f"{after - before:+.4f}",
+                f"{comparison.bits[i]:+,.0f}",
+            ]
+        )
     return table(["document that changed most", "bytes", a.name, b.name, DIFFERENCE, "Δ bits"], rows)
 
 
@@ -161,10 +190,11 @@ def whether_shown(comparison: Comparison, found: Estimate, num_comparisons: int,
     said = verdict(found, confidence)
     if num_comparisons > 1:
         p = p_text(found)
-        is_number = p[0].isdigit()  # not "≤ 0.002"
-        why = f"p {'is ' if is_number else ''}{p} after Holm's correction for {num_comparisons} comparisons."
+        verb = "is " if p[0].isdigit() else ""  # none in "p ≤ 0.002"
+        why = f"p {verb}{p} after Holm's correction for {num_comparisons} comparisons."
     else:
-        why = f"the {100 * confidence:g} % interval {'contains' if said == NOT_SHOWN else 'excludes'} zero."
+        verb = "contains" if said == NOT_SHOWN else "excludes"
+        why = f"the {100 * confidence:g} % interval {verb} zero."
     a = comparison.a.name
     b = comparison.b.name
     if said == NOT_SHOWN:

@@ -18,8 +18,17 @@ from tools.common.tables import render, table
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
 # What decides a run, in git, and a metric of it.
-TRACKED = (paths.PIPELINE, paths.LOCK, paths.PARAMS, paths.PRESETS, paths.SOURCES, paths.TRAIN_METRICS)
-TRACKED += ("requirements.txt", "requirements/bits.txt", "src")
+TRACKED = (
+    paths.PIPELINE,
+    paths.LOCK,
+    paths.PARAMS,
+    paths.PRESETS,
+    paths.SOURCES,
+    paths.TRAIN_METRICS,
+    "requirements.txt",
+    "requirements/bits.txt",
+    "src",
+)
 
 
 def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
@@ -39,27 +48,37 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
 
     for split in ("train", "validation"):
         sidecar = args.processed_datasets / f"{split}.json"
-        figures[split] = read_json(sidecar) if sidecar.exists() else {}
+        figures[split] = read_json_if_there(sidecar)
         trained_on = record["data_sha256"][split]
         if figures[split].get("sha256", trained_on) != trained_on:
             raise IntegrityError(
                 f"{sidecar}: describes other tokens than those that the model was trained on; run `dvc repro`"
             )
 
-    manifest = args.raw / paths.MANIFEST.name
-    figures["manifest"] = read_json(manifest) if manifest.exists() else {}
+    figures["manifest"] = read_json_if_there(args.raw / paths.MANIFEST.name)
     return figures
+
+
+def read_json_if_there(path: Path) -> dict:
+    """Return the content of a JSON file; {} without the file."""
+    return read_json(path) if path.exists() else {}
 
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int, license_id: str | None) -> str:
     """Return README.md: how to use the model, its loss, data and training, how to make it again, its limits."""
+    # Find the run that made the weights: they are its best ones, or a checkpoint that it kept.
+    run = run_of(record)
+    is_kept_checkpoint = run is not record
+    folder = paths.MODELS
+    if is_kept_checkpoint:
+        folder = paths.MODELS / KEPT_WEIGHTS / step_name(record["best"]["step"])
+
+    # Describe its loss, its text and its files.
     config = ModelConfig(**record["config"])
     evaluation = figures["evaluation"]
-    run = run_of(record)
-    folder = paths.MODELS if run is record else paths.MODELS / KEPT_WEIGHTS / step_name(record["best"]["step"])
-    manifest = figures["manifest"]
+    evaluation_shown = evaluation | {"held_out": None} if is_kept_checkpoint else evaluation
     source = params["data.source"]
-    sources = manifest.get("sources", {})
+    sources = figures["manifest"].get("sources", {})
     hashes = {
         "text of the training split": figures["train"].get("source", {}).get("text_sha256"),
         paths.TOKENIZER_META: record["tokenizer_sha256"],
@@ -67,10 +86,15 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         paths.VALIDATION: record["data_sha256"]["validation"],
         folder / WEIGHTS: record["best"]["sha256"],
     }
+    hash_rows = [(f"`{path}`", sha256) for path, sha256 in hashes.items() if sha256]
+
+    # Describe what computed it.
     described = []
     for segment in record["segments"]:
         settings = [f"{name} {value}" for name, value in segment.items() if name != "from_step"]
         described.append(", ".join(settings))
+    numerics = {segment.get("numerics") for segment in record["segments"]}
+
     lines = render(
         TEMPLATE,
         head=card_head(f"{params['model.name']}-{source}", source, sources, evaluation, license_id),
@@ -85,12 +109,12 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         figures=figures,
         evaluation=evaluation,
         audit=figures["audit"],
-        loss_table=loss_table(evaluation | ({} if run is record else {"held_out": None})),
+        loss_table=loss_table(evaluation_shown),
         origins=[origin(name, source) for name, source in sources.items()],
         computed="; then ".join(dict.fromkeys(described)),
-        is_exact={each.get("numerics") for each in record["segments"]} == {"exact"},
+        is_exact=numerics == {"exact"},
         tested_on=tested_on(),
-        hashes=table(("file", "SHA-256"), [(f"`{path}`", sha256) for path, sha256 in hashes.items() if sha256]),
+        hashes=table(("file", "SHA-256"), hash_rows),
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),
         **committed(run),
     )
@@ -101,17 +125,20 @@ def run_of(record: dict) -> dict:
     """Return the model.json of the run that kept a checkpoint, {} if it is not that of data/models; else `record`."""
     if "training" in record or "imported" in record:
         return record
-    run = read_json(paths.MODEL) if paths.MODEL.exists() else {}
-    return run if record["best"]["sha256"] in run.get(KEPT_WEIGHTS, {}).values() else {}
+    run = read_json_if_there(paths.MODEL)
+    kept_by_run = run.get(KEPT_WEIGHTS, {}).values()
+    return run if record["best"]["sha256"] in kept_by_run else {}
 
 
 def card_head(name: str, source: str, sources: dict, evaluation: dict, license_id: str | None) -> list[str]:
     """Return the lines of YAML that the Hub reads. No record names the licence of the weights."""
     repos = sorted({source["repo"] for source in sources.values() if "repo" in source})
+    dataset = repos[0] if len(repos) == 1 else source
+    bits_per_byte = round(evaluation["bits_per_byte"], 4)
     result = {
         "task": {"type": "text-generation"},
-        "dataset": {"name": source, "type": repos[0] if len(repos) == 1 else source, "split": "validation"},
-        "metrics": [{"type": "bits_per_byte", "name": "bits per byte", "value": round(evaluation["bits_per_byte"], 4)}],
+        "dataset": {"name": source, "type": dataset, "split": "validation"},
+        "metrics": [{"type": "bits_per_byte", "name": "bits per byte", "value": bits_per_byte}],
     }
     head = {
         "license": license_id,
@@ -121,7 +148,8 @@ def card_head(name: str, source: str, sources: dict, evaluation: dict, license_i
         "datasets": repos,
         "model-index": [{"name": name, "results": [result]}],
     }
-    return yaml.safe_dump({key: value for key, value in head.items() if value}, sort_keys=False).splitlines()
+    known = {key: value for key, value in head.items() if value}
+    return yaml.safe_dump(known, sort_keys=False).splitlines()
 
 
 def loss_table(evaluation: dict) -> list[str]:
@@ -130,8 +158,10 @@ def loss_table(evaluation: dict) -> list[str]:
         "whole validation text": evaluation,
         "documents that share little with the training text": evaluation.get("clean"),
         "tokens that did not select the weights": evaluation.get("held_out"),
-        **{f"source `{name}`": figures for name, figures in evaluation.get("sources", {}).items()},
     }
+    for name, figures in evaluation.get("sources", {}).items():
+        rows[f"source `{name}`"] = figures
+
     cells = []
     for name, each in rows.items():
         if each:
@@ -144,7 +174,9 @@ def loss_table(evaluation: dict) -> list[str]:
 def origin(name: str, manifest: dict) -> str:
     """Return where the text of a source comes from, and its licence if the manifest has it; never a path."""
     clauses = [manifest.get("package") or manifest.get("repo") or f"of kind {manifest['kind']}"]
-    clauses += [f"{key} {manifest[key]}" for key in ("commit", "licence") if manifest.get(key)]
+    for key in ("commit", "licence"):
+        if manifest.get(key):
+            clauses.append(f"{key} {manifest[key]}")
     return f"`{name}`: {', '.join(clauses)}"
 
 
@@ -153,7 +185,7 @@ def committed(run: dict) -> dict[str, str | None]:
 
     The commit is known if git has the files of TRACKED as they are here, and its metrics are those of the run.
     """
-    metrics = read_json(paths.TRAIN_METRICS) if paths.TRAIN_METRICS.exists() else {}
+    metrics = read_json_if_there(paths.TRAIN_METRICS)
     is_ours = bool(run) and metrics.get("val_loss", math.nan) == run["best"]["val_loss"]
     is_committed = is_ours and git("status", "--porcelain", "--", *map(str, TRACKED)) == ""
     if not is_committed:
@@ -179,11 +211,15 @@ def tested_on() -> list[str]:
 
 def public_url(url: str) -> str | None:
     """Return an https address without user name and token, or one of ssh; None for any other, such as a local path."""
-    if match := re.fullmatch(r"https://(?:[^/@]*@)?([^@]+)", url):
+    match = re.fullmatch(r"https://(?:[^/@]*@)?([^@]+)", url)
+    if match:
         return f"https://{match[1]}"
-    return url if re.fullmatch(r"(ssh://)?git@[\w.-]+[:/][\w./~-]+", url) else None
+    is_ssh = re.fullmatch(r"(ssh://)?git@[\w.-]+[:/][\w./~-]+", url)
+    return url if is_ssh else None
 
 
 def decimals(value: float | None) -> str:
     """Return a number with four decimals; an empty text without one."""
-    return "" if value is None or not math.isfinite(value) else f"{value:.4f}"
+    if value is None or not math.isfinite(value):
+        return ""
+    return f"{value:.4f}"

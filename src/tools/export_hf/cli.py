@@ -41,8 +41,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="the folder to write")
     parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
     parser.add_argument("--license", metavar="ID", help="licence of the weights, such as mit, for the card")
-    files = (paths.MODELS, paths.TOKENIZER, paths.PARAMS, paths.PRESETS, paths.SOURCES, paths.AUDIT, paths.EVALUATION)
-    for path in (*files, paths.TRAIN.parent, paths.RAW):
+    files_of_run = (
+        paths.MODELS,
+        paths.TOKENIZER,
+        paths.PARAMS,
+        paths.PRESETS,
+        paths.SOURCES,
+        paths.AUDIT,
+        paths.EVALUATION,
+        paths.TRAIN.parent,
+        paths.RAW,
+    )
+    for path in files_of_run:
         parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
     return parser.parse_args(argv)
 
@@ -53,8 +63,12 @@ def check_replaceable(folder: Path, names: set[str]) -> None:
         return
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
     unknown = sorted(present - names)
-    if unknown or (present and RECORD not in present):
-        reason = f"holds {unknown[0]}" if unknown else f"has no {RECORD}"
+    reason = None
+    if unknown:
+        reason = f"holds {unknown[0]}"
+    elif present and RECORD not in present:
+        reason = f"has no {RECORD}"
+    if reason:
         raise ParamsError(f"{folder}: {reason}, so it is not an earlier export; name another folder")
 
 
@@ -77,7 +91,7 @@ def export(args: argparse.Namespace, folder: Path) -> None:
 
 def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     """Return the parameters of the model. Raise IntegrityError if the model was trained with other ones."""
-    # What the parameter files select.
+    # Read what the parameter files select.
     params = read_yaml(args.params)
     chosen: dict[str, Any] = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
     shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
@@ -87,11 +101,8 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
 
     # Compare it with the record of the model.
     trained_with = record["config"] | record
-    for path, values in ((args.presets, dataclasses.asdict(shape)), (args.params, chosen["train"])):
-        for name, value in values.items():
-            if value != trained_with.get(name, value):
-                sentence = f"{path}: {name} is {value}, the model was trained with {trained_with[name]}"
-                raise IntegrityError(f"{sentence}; run `dvc repro`, or name the {path.name} of that run")
+    reject_other_values(args.presets, dataclasses.asdict(shape), trained_with)
+    reject_other_values(args.params, chosen["train"], trained_with)
 
     # Compare it with dvc.lock, where there is one.
     lock = args.params.with_name(paths.LOCK.name)
@@ -102,17 +113,26 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     return chosen
 
 
+def reject_other_values(path: Path, values: dict, trained_with: dict) -> None:
+    """Raise IntegrityError if a value of a parameter file is not the one with which the model was trained."""
+    for name, value in values.items():
+        if value != trained_with.get(name, value):
+            difference = f"{name} is {value}, the model was trained with {trained_with[name]}"
+            raise IntegrityError(f"{path}: {difference}; run `dvc repro`, or name the {path.name} of that run")
+
+
 def import_model(args: argparse.Namespace, folder: Path) -> None:
     """Write a Hugging Face folder's weights, record and tokenizer as training would have left them."""
     if not args.source.is_dir():
         raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
     check_replaceable(folder, set())
-    own = args.source / RECORD
+    own_record = args.source / RECORD
+    has_record = own_record.exists()
     model = read_pretrained(args.source)
     warn_of_other_code(args.source, model)
     with atomic_folder(folder) as temporary:
         # Copy the tokenizer. Without a record, tokenizer/ may be left from before the weights were trained elsewhere.
-        tokenizer_source = args.source / paths.TOKENIZER.name if own.exists() else args.source
+        tokenizer_source = args.source / paths.TOKENIZER.name if has_record else args.source
         copied = temporary / paths.TOKENIZER.name
         copied.mkdir()
         write_from_folder(copied, tokenizer_source)
@@ -120,8 +140,8 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
 
         # Write the weights and their record.
         sha256 = save_tensors(temporary / WEIGHTS, dict(model.state_dict()))
-        if own.exists():
-            record = read_exported_record(own, model, sha256)
+        if has_record:
+            record = read_exported_record(own_record, model, sha256)
             check_trained_with(tokenizer.sha256, f"{args.source}/tokenizer", args.source, record, "export it again")
         else:
             record = foreign_record(args.source, model, tokenizer, sha256)
@@ -139,8 +159,10 @@ def warn_of_other_code(source: Path, model: Gemma3Model) -> None:
 def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha256: str) -> dict:
     """Return the record of a model that was trained elsewhere; unknown values are null."""
     if model.config.vocab_size < tokenizer.vocab_size:
-        sizes = f"{model.config.vocab_size}; it must be at least the tokenizer's {tokenizer.vocab_size}"
-        raise DataError(f"{source}: vocab_size is {sizes}")
+        raise DataError(
+            f"{source}: vocab_size is {model.config.vocab_size}; "
+            f"it must be at least the tokenizer's {tokenizer.vocab_size}"
+        )
     return {
         "config": dataclasses.asdict(model.config),
         "seq_len": min(IMPORTED_SEQ_LEN, model.config.max_seq_len),

@@ -31,7 +31,8 @@ def prove_twice(out: Path) -> None:
         for clone in clones:
             print(f"the {clone.name} of two runs of {head[:12]} begins", flush=True)
             run("dvc", "repro", "--no-run-cache", folder=clone)
-        first, second = (output_hashes(clone / LOCK) for clone in clones)
+        first = output_hashes(clones[0] / LOCK)
+        second = output_hashes(clones[1] / LOCK)
         computed_on = read_json(clones[1] / MODEL)["segments"]
 
     # Write the comparison.
@@ -47,13 +48,17 @@ def prove_twice(out: Path) -> None:
     write_json(out, {**record, "computed_on": computed_on, "outputs": outputs})
 
     # Say what differs.
-    for key, whose in (("same_in_both_runs", "two runs of it"), ("same_as_committed", "its runs and its dvc.lock")):
-        different = [path for path, same in outputs.items() if not same[key]]
-        if different:
-            raise IntegrityError(f"{out}: commit {head[:12]}: {whose} differ in {', '.join(different)}")
+    where = f"{out}: commit {head[:12]}"
+    differ_in_runs = [path for path, output in outputs.items() if not output["same_in_both_runs"]]
+    if differ_in_runs:
+        raise IntegrityError(f"{where}: two runs of it differ in {', '.join(differ_in_runs)}")
+    differ_from_lock = [path for path, output in outputs.items() if not output["same_as_committed"]]
+    if differ_from_lock:
+        raise IntegrityError(f"{where}: its runs and its dvc.lock differ in {', '.join(differ_from_lock)}")
     print(f"{len(outputs)} outputs of two runs have the bytes of dvc.lock at {head[:12]}")
 
 
 def output_hashes(lock: Path) -> dict[str, str]:
     """Return {path: DVC's MD5} of all outputs."""
-    return {out["path"]: out["md5"] for stage in read_yaml(lock)["stages"].values() for out in stage["outs"]}
+    stages = read_yaml(lock)["stages"].values()
+    return {out["path"]: out["md5"] for stage in stages for out in stage["outs"]}

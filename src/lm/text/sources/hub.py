@@ -24,12 +24,18 @@ class HubFetch:
         check_repository(self.repo, self.revision)
         check_splits("files", self.files)
         for split, paths in self.files.items():
-            are_unique = 0 < len(paths) == len(set(paths))
-            require(are_unique, f"files.{split}", list(paths), "at least one path, none twice")
+            name = f"files.{split}"
+            are_unique = len(paths) > 0 and len(paths) == len(set(paths))
+            require(are_unique, name, list(paths), "at least one path, none twice")
             for path in paths:
-                is_inside = path == str(PurePosixPath("/", path))[1:] and ".." not in PurePosixPath(path).parts
-                require(is_inside, f"files.{split}", repr(path), "a path inside the repository")
-                require(path.endswith(".parquet"), f"files.{split}", repr(path), ".parquet, or kind: datasets")
+                require(is_path_inside(path), name, repr(path), "a path inside the repository")
+                require(path.endswith(".parquet"), name, repr(path), ".parquet, or kind: datasets")
+
+
+def is_path_inside(path: str) -> bool:
+    """Return whether a path is relative, in its shortest form, and without "..", as the Hub writes paths."""
+    absolute = PurePosixPath("/", path)
+    return str(absolute) == f"/{path}" and ".." not in absolute.parts
 
 
 def check_repository(repo: str, revision: str) -> None:
@@ -50,13 +56,24 @@ def fetch_hub(fetch: HubFetch, folder: Path) -> dict:
     from lm.text.sources.hub_client import download, resolve_commit  # importing the Hub's client takes a second
 
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")
-    names = {split: [f"{fetch.repo}: {path}" for path in paths] for split, paths in fetch.files.items()}
     for split, paths in fetch.files.items():
-        (folder / split).mkdir()
+        split_folder = folder / split
+        split_folder.mkdir()
         for index, path in enumerate(paths):
             cached = download(fetch.repo, commit, path, "dataset")
-            open_parquet(cached, fetch.column, names[split][index])  # fail before the next download
-            (folder / split / f"{index:04d}-{PurePosixPath(path).name}").symlink_to(cached.resolve())
-    origin = {"kind": fetch.kind, "repo": fetch.repo, "revision": fetch.revision, "commit": commit}
-    splits = {split: describe_split(folder, split, fetch.column, names[split]) for split in fetch.files}
-    return {**origin, "column": fetch.column, "splits": splits}
+            open_parquet(cached, fetch.column, f"{fetch.repo}: {path}")  # fail before the next download
+            link = split_folder / f"{index:04d}-{PurePosixPath(path).name}"
+            link.symlink_to(cached.resolve())
+
+    splits = {}
+    for split, paths in fetch.files.items():
+        names = [f"{fetch.repo}: {path}" for path in paths]
+        splits[split] = describe_split(folder, split, fetch.column, names)
+    return {
+        "kind": fetch.kind,
+        "repo": fetch.repo,
+        "revision": fetch.revision,
+        "commit": commit,
+        "column": fetch.column,
+        "splits": splits,
+    }
