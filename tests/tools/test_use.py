@@ -121,7 +121,9 @@ def applied(request, tmp_path_factory) -> SimpleNamespace:
     before = state(folder)
     texts_before = texts_of(folder)
     said = io.StringIO()
-    with contextlib.chdir(folder), contextlib.redirect_stdout(said):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.chdir(folder)
+        patch.delenv("DVC_ROOT", raising=False)
         apply(request.param)
         problems = find_all_problems()
         chosen = read_chosen()
