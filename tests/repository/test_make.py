@@ -35,106 +35,139 @@ def write_script(path: Path, content: str) -> Path:
 
 # One that has no pip, as `uv venv` makes it, but the module that brings one.
 WITHOUT_PIP = RECORDING.replace("echo", '[ "$2 $3" = "pip --version" ] && exit 1\necho', 1)
+BROKEN = "#!/bin/sh\nexit 1\n"
+
+
+def make_here(*arguments: str, **options) -> str:
+    """Run make in the repository and return what it prints."""
+    command = ["make", *arguments]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, **options)
+    return done.stdout
 
 
 @pytest.mark.parametrize(
-    ("left", "is_created"),
-    [(None, True), ("#!/bin/sh\nexit 1\n", True), (RECORDING, False), (WITHOUT_PIP, False)],
-    ids=["nothing", "a broken environment", "a whole environment", "an environment without pip"],
+    ("python_of_environment", "is_created"),
+    [
+        pytest.param(None, True, id="nothing"),
+        pytest.param(BROKEN, True, id="a broken environment"),
+        pytest.param(RECORDING, False, id="a whole environment"),
+        pytest.param(WITHOUT_PIP, False, id="an environment without pip"),
+    ],
 )
-def test_an_environment_is_cleared_and_created_only_if_it_cannot_get_pip(tmp_path, left, is_created):
+def test_an_environment_is_cleared_and_created_only_if_it_cannot_get_pip(tmp_path, python_of_environment, is_created):
     write_project(tmp_path)
-    if left:
-        write_script(tmp_path / ".venv/bin/python", left)
+    if python_of_environment:
+        write_script(tmp_path / ".venv/bin/python", python_of_environment)
     python = write_script(tmp_path / "python", RECORDING)
+
     subprocess.run(["make", ".venv/ready", f"PYTHON={python}"], cwd=tmp_path, check=True, capture_output=True)
+
     calls = (tmp_path / "calls").read_text().splitlines()
     assert ("-m venv --clear .venv" in calls) == is_created
-    assert calls[-1].startswith("-m pip install ") and calls[-1].endswith(" -r requirements.txt")
+    assert calls[-1].startswith("-m pip install ")
+    assert calls[-1].endswith(" -r requirements.txt")
     assert (tmp_path / ".venv/ready").exists()
 
 
 def test_make_help_explains_every_target():
-    done = subprocess.run(
-        ["make", "--no-print-directory", "help"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == phony.split()
+
+    lines = make_here("--no-print-directory", "help").splitlines()
+
+    assert [line.split()[0] for line in lines] == phony.split()
 
 
-def test_recipes_run_in_a_shell_that_the_make_of_macos_does_not_skip(tmp_path):
+def test_recipes_run_in_a_shell_that_the_make_of_macos_does_not_skip():
     """GNU make 3.81 starts simple commands without the default shell, and then ignores the exported PATH."""
-    printed = subprocess.run(["make", "-pn", "help"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    printed = make_here("-pn", "help")
+
     assert re.findall(r"^SHELL :?= (.*)$", printed, re.M) == ["bash"]
 
 
 # `make back`.
 
 RESTORED = (
-    *("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"),
-    *("dvc.lock", "metrics/train.json", "plots/validation.csv"),
+    "params.yaml",
+    "presets.yaml",
+    "sources.yaml",
+    "runtime.yaml",
+    "dvc.lock",
+    "metrics/train.json",
+    "plots/validation.csv",
 )
-
-
-@pytest.fixture
-def committed(finished, tmp_path) -> Workspace:
-    """The small pipeline after its run, all of it committed."""
-    workspace = Workspace(tmp_path / "ws", finished)
-    workspace.commit()
-    return workspace
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
     return {name: (workspace.folder / name).read_bytes() for name in RESTORED}
 
 
+def run_rejected_experiment(workspace: Workspace, *assignments: str) -> str:
+    """Run an experiment with wrong values, which must fail; return what it says."""
+    options = [word for assignment in assignments for word in ("-S", assignment)]
+    rejected = workspace.run("dvc", "exp", "run", *options, check=False)
+    assert rejected.returncode != 0
+    assert "error: " in rejected.stderr.lower(), rejected.stderr
+    return rejected.stderr
+
+
 @pytest.mark.parametrize(
-    "runs",
+    ("first_run", "second_run"),
     [
-        (["train.seed=-1"], ["data.source=local", "-S", "presets.yaml:models.micro.d_ff=33"]),
-        (["model.name=large"], ["data.source=local"]),  # values of one length, and both runs end within a second
+        pytest.param(
+            ["train.seed=-1"],
+            ["data.source=local", "presets.yaml:models.micro.d_ff=33"],
+            id="other lengths",
+        ),
+        # Both runs end within a second.
+        pytest.param(["model.name=large"], ["data.source=local"], id="equal lengths"),
     ],
-    ids=["other lengths", "equal lengths"],
 )
-def test_back_undoes_two_rejected_runs_and_keeps_other_files(committed, runs):
+def test_back_undoes_two_rejected_runs_and_keeps_other_files(committed, first_run, second_run):
     before = contents(committed)
-    model = (committed.folder / "data/models/model.json").read_bytes()
-    (committed.folder / "plots/mine.csv").write_text("x\n")
-    for values in runs:
-        rejected = committed.run("dvc", "exp", "run", "-S", *values, check=False)
-        assert rejected.returncode and "error: " in rejected.stderr.lower(), rejected.stderr
+    model = committed.folder / "data/models/model.json"
+    model_before = model.read_bytes()
+    own_file = committed.folder / "plots/mine.csv"
+    own_file.write_text("x\n")
+    for run in (first_run, second_run):
+        run_rejected_experiment(committed, *run)
         assert (committed.folder / "params.yaml").read_bytes() != before["params.yaml"]
-    (committed.folder / "data/models/model.json").unlink()
+    model.unlink()
+
     committed.run("make", "back")
+
     assert contents(committed) == before
-    assert (committed.folder / "data/models/model.json").read_bytes() == model
-    assert (committed.folder / "plots/mine.csv").read_text() == "x\n"
+    assert model.read_bytes() == model_before
+    assert own_file.read_text() == "x\n"
 
 
 def test_back_undoes_a_recipe_and_a_rejected_run_after_it(committed):
     """The recipe changes a value in each of the four files, and the run rejects one of its values."""
-    values = {
-        "params.yaml": {"train": {"seed": 2}}, "presets.yaml": {"models": {"micro": {"d_ff": 64}}},
-        "sources.yaml": {"sources": {"small": {"prompts": ["x"]}}}, "runtime.yaml": {"train": {"timeout_s": 7}},
-    }  # fmt: skip
-    (committed.folder / "recipes" / "mine.yaml").write_text(yaml.safe_dump(values))
+    recipe = {
+        "params.yaml": {"train": {"seed": 2}},
+        "presets.yaml": {"models": {"micro": {"d_ff": 64}}},
+        "sources.yaml": {"sources": {"small": {"prompts": ["x"]}}},
+        "runtime.yaml": {"train": {"timeout_s": 7}},
+    }
+    (committed.folder / "recipes" / "mine.yaml").write_text(yaml.safe_dump(recipe))
     committed.commit("a recipe")
     before = contents(committed)
     used = committed.run("python", "src", "use", "mine")
     assert used.stdout.splitlines()[-1] == "undo: make back"
-    changed = contents(committed)
-    assert {name for name in RESTORED if changed[name] != before[name]} == set(values)
-    rejected = committed.run("dvc", "exp", "run", "-S", "train.seed=-1", check=False)
-    assert rejected.returncode and "`make back`" in rejected.stderr, rejected.stderr
+    after_use = contents(committed)
+    assert {name for name in RESTORED if after_use[name] != before[name]} == set(recipe)
+    said = run_rejected_experiment(committed, "train.seed=-1")
+    assert "`make back`" in said
+
     committed.run("make", "back")
+
     assert contents(committed) == before
 
 
 def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
     """DVC leaves such a file after a refused run: with a value of the same length and the time that git's index has."""
     params = committed.folder / "params.yaml"
-    an_hour = 3600
     before = params.read_bytes()
+    an_hour = 3600
     long_ago = params.stat().st_mtime - an_hour
     committed.run("git", "config", "core.trustctime", "false")
     os.utime(params, (long_ago, long_ago))
@@ -145,21 +178,27 @@ def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
     assert params.read_bytes() != before, "git restore alone does nothing"
     shutil.rmtree(committed.folder / "data")  # as in a clone before its first run
     shutil.rmtree(committed.folder / ".dvc/cache")
+
     committed.run("make", "back")
+
     assert params.read_bytes() == before
 
 
-def test_back_names_the_files_that_it_leaves(committed):
+def test_back_names_no_file_if_it_leaves_none(committed):
     assert "still differ" not in committed.run("make", "back").stdout
+
+
+def test_back_names_the_files_that_it_leaves(committed):
     with open(committed.folder / "src/lm/model/gemma3.py", "a") as file:
         file.write("# changed\n")
     committed.change(**{"train.seed": 2})
 
     lines = committed.run("make", "back").stdout.splitlines()
 
-    head = next(number for number, line in enumerate(lines) if "`git restore src`" in line)
-    assert " M src/lm/model/gemma3.py" in lines[head + 1 :]
-    assert not any("params.yaml" in line for line in lines[head + 1 :])
+    (heading,) = [number for number, line in enumerate(lines) if "`git restore src`" in line]
+    left = lines[heading + 1 :]
+    assert " M src/lm/model/gemma3.py" in left
+    assert not any("params.yaml" in line for line in left)
 
 
 def test_back_names_a_file_that_dvc_does_not_delete_and_the_command_that_shows_what_to_do(committed):
@@ -192,7 +231,8 @@ def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
 
     done = committed.run("make", "back", check=False)
 
-    assert done.returncode and "`git checkout --ours dvc.lock metrics plots && dvc repro`" in done.stderr
+    assert done.returncode != 0
+    assert "`git checkout --ours dvc.lock metrics plots && dvc repro`" in done.stderr
     assert "<<<<<<<" in params.read_text()
 
 
@@ -202,26 +242,32 @@ def test_commands_have_a_user_name_also_where_the_system_knows_none(user, expect
     environment = {name: value for name, value in os.environ.items() if name != "USER"}
     if user:
         environment["USER"] = user
-    command = ["make", "--no-print-directory", "--eval", "show:; @echo $$USER", "show"]
+    show = "show:; @echo $$USER"  # a target of its own
 
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    printed = make_here("--no-print-directory", "--eval", show, "show", env=environment)
 
-    assert done.stdout.strip() == expected
+    assert printed.strip() == expected
 
 
 # `make`.
 
+MAKE = ("make", "--no-print-directory", "-o", ".venv/ready")
+
 
 def test_make_ends_with_a_verdict(committed):
-    make = ("make", "--no-print-directory", "-o", ".venv/ready")
-    lines = committed.run(*make).stdout.splitlines()
-    first = lines.index("Bitwise identical to the committed run (all 19 outputs).")
-    assert "bits per byte" in lines[first + 1] and "next:" in lines[first:]
+    lines = committed.run(*MAKE).stdout.splitlines()
 
-    # Another run, by a changed parameter of the last stages.
+    verdict = lines.index("Bitwise identical to the committed run (all 19 outputs).")
+    assert "bits per byte" in lines[verdict + 1]
+    assert "next:" in lines[verdict:]
+
+
+def test_the_verdict_on_another_run_names_the_parameter(committed):
     committed.change(**{"eval.stride_fraction": 1.0})
-    lines = committed.run(*make).stdout.splitlines()
-    (verdict,) = (line for line in lines if "committed" in line and line.endswith(" outputs differ."))
+
+    lines = committed.run(*MAKE).stdout.splitlines()
+
+    (verdict,) = [line for line in lines if "committed" in line and line.endswith(" outputs differ.")]
     assert verdict.startswith("Another run than the committed one: 1 of its parameters changed; ")
     assert "  eval.stride_fraction  0.5 -> 1" in lines
     assert lines[-1].startswith("  make back  ")

@@ -24,8 +24,16 @@ PARAMS_FILES = {"PARAMS": "params.yaml", "PRESETS": "presets.yaml", "SOURCES": "
 NOT_READ = {"tokenize_train": {("sources.yaml", "sources.*.validation")}}
 
 
+Section = tuple[str, str]  # a file of parameters, and the dotted name of a section in it
+
+
 def script_of(stage: str) -> Path:
     return ROOT / command_of(STAGES[stage]).split()[1]
+
+
+def modules_of(stage: str) -> set[Path]:
+    """Return the script of a stage and all modules that it imports."""
+    return closure(GRAPH, [script_of(stage)])
 
 
 def dependency_of(module: Path) -> str:
@@ -33,101 +41,169 @@ def dependency_of(module: Path) -> str:
     return "/".join(module.relative_to(ROOT).parts[:3])
 
 
-def sections_of_stage(stage: str) -> set[tuple[str, str]]:
-    """Return the (file, section) pairs that a stage reads, itself or in the library."""
-    return {section for path in closure(GRAPH, [script_of(stage)]) for section in sections_read(path)}
+def is_below(path: str, folders: list[str]) -> bool:
+    """Return True if a path is one of the folders or files, or is in one of the folders."""
+    return any(Path(path).is_relative_to(folder) for folder in folders)
 
 
-def sections_read(path: Path) -> set[tuple[str, str]]:
-    """Return the (file, section) pairs that a module reads; a computed name becomes *."""
+def sections_of_stage(stage: str) -> set[Section]:
+    """Return the sections that a stage reads, itself or in the library."""
+    return {section for module in modules_of(stage) for section in sections_read(module)}
+
+
+def sections_read(module: Path) -> set[Section]:
+    """Return the sections in the calls `read_section(FILE, NAME, …)` of a module."""
     sections = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(module.read_text())):
         is_read = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "read_section"
-        if is_read and getattr(node.args[0], "id", "") in PARAMS_FILES:
-            name = node.args[1]
-            pieces = name.values if isinstance(name, ast.JoinedStr) else [name]
-            text = "".join(piece.value if isinstance(piece, ast.Constant) else "*" for piece in pieces)
-            sections.add((PARAMS_FILES[node.args[0].id], text.removesuffix(".kind")))
+        if not is_read:
+            continue
+        constant = getattr(node.args[0], "id", "")
+        if constant in PARAMS_FILES:
+            name = text_of(node.args[1]).removesuffix(".kind")
+            sections.add((PARAMS_FILES[constant], name))
     return sections
 
 
-def sections_listed(stage: str) -> set[tuple[str, str]]:
-    """Return the (file, section) pairs that dvc.yaml lists for a stage."""
+def text_of(name: ast.expr) -> str:
+    """Return the text of a string or an f-string; a computed piece becomes *."""
+    pieces = name.values if isinstance(name, ast.JoinedStr) else [name]
+    return "".join(piece.value if isinstance(piece, ast.Constant) else "*" for piece in pieces)
+
+
+def sections_listed(stage: str) -> set[Section]:
+    """Return the sections that dvc.yaml lists for a stage."""
     listed = set()
     for entry in STAGES[stage].get("params", []):
-        file, names = next(iter(entry.items())) if isinstance(entry, dict) else ("params.yaml", [entry])
-        listed |= {(file, re.sub(r"\$\{[^}]*\}", "*", name)) for name in names}
+        if isinstance(entry, str):
+            entry = {"params.yaml": [entry]}
+        for file, names in entry.items():
+            for name in names:
+                without_variables = re.sub(r"\$\{[^}]*\}", "*", name)
+                listed.add((file, without_variables))
     return listed
 
 
-def is_within(section: tuple[str, str], other: tuple[str, str]) -> bool:
-    return section[0] == other[0] and (section[1] == other[1] or section[1].startswith(other[1] + "."))
+def is_within(section: Section, other: Section) -> bool:
+    file, name = section
+    other_file, other_name = other
+    return file == other_file and f"{name}.".startswith(f"{other_name}.")
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_code_dependencies_are_the_packages_of_the_import_closure(stage):
+    needed = {dependency_of(module) for module in modules_of(stage)}
+
     listed = [dep for dep in STAGES[stage]["deps"] if dep.startswith("src/")]
-    assert listed == sorted({dependency_of(path) for path in closure(GRAPH, [script_of(stage)])})
+
+    assert listed == sorted(needed)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_parameters_are_the_sections_read(stage):
     listed = sections_listed(stage)
-    read = sections_of_stage(stage) - NOT_READ.get(stage, set())
-    read = {section for section in read if section[0] not in STAGES[stage]["deps"]} | read & listed
-    assert {section for section in read if not any(is_within(section, other) for other in listed)} == set()
-    assert {section for section in listed if not any(is_within(other, section) for other in read)} == set()
+    read = set()
+    for section in sections_of_stage(stage) - NOT_READ.get(stage, set()):
+        file, _ = section
+        file_is_dependency = file in STAGES[stage]["deps"]
+        if section in listed or not file_is_dependency:
+            read.add(section)
+
+    not_listed = {section for section in read if not any(is_within(section, other) for other in listed)}
+    not_read = {section for section in listed if not any(is_within(other, section) for other in read)}
+
+    assert not_listed == set()
+    assert not_read == set()
 
 
 # Packages that stages import but that decide no byte of a result: they read YAML, look up hardware, show progress, or
 # download files whose hashes are checked. matplotlib draws pictures, in the stage plot, which lists requirements.txt.
-DECIDE_NOTHING = {"httpx2", "huggingface_hub", "matplotlib", "psutil", "requests", "ruamel", "tqdm", "triton"}
+DECIDE_NOTHING = {
+    "httpx2",
+    "huggingface_hub",
+    "matplotlib",
+    "psutil",
+    "requests",
+    "ruamel",
+    "tqdm",
+    "triton",
+}
+
+
+def packages_of(stage: str) -> set[str]:
+    """Return the installed packages that a stage imports."""
+    names = set()
+    for module in modules_of(stage):
+        for *_, shortest_name in imported_names(module, SRC):
+            names.add(shortest_name.split(".")[0])
+    ours = {path.stem for path in SRC.iterdir()}
+    return names - sys.stdlib_module_names - ours
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_depends_on_the_packages_that_decide_its_bytes(stage):
-    modules = closure(GRAPH, [script_of(stage)])
-    names = {name[-1].split(".")[0] for path in modules for name in imported_names(path, SRC)}
-    packages = names - set(sys.stdlib_module_names) - {path.stem for path in SRC.iterdir()}
-    decisive = re.findall(r"^([\w-]+)==", (ROOT / "requirements/bits.txt").read_text(), re.M)
-    assert packages <= {*decisive, *DECIDE_NOTHING}
-    assert "requirements/bits.txt" in STAGES[stage]["deps"]
-    assert ("requirements.txt" in STAGES[stage]["deps"]) == ("matplotlib" in packages)
+    bits = (ROOT / "requirements/bits.txt").read_text()
+    decisive = set(re.findall(r"^([\w-]+)==", bits, re.M))
+
+    packages = packages_of(stage)
+
+    deps = STAGES[stage]["deps"]
+    draws = "matplotlib" in packages
+    assert packages <= decisive | DECIDE_NOTHING
+    assert "requirements/bits.txt" in deps
+    assert ("requirements.txt" in deps) == draws
 
 
 def test_every_stage_up_to_train_first_checks_the_parameters_of_all():
     """So `dvc repro` refuses a wrong value before any work, also where it skips the stages before."""
-    checking = [stage for stage in STAGES if STAGES[stage]["cmd"][0] == "python src check_parameters"]
-    assert checking == list(STAGES)[: list(STAGES).index("train") + 1]
+    names = list(STAGES)
+    up_to_train = names[: names.index("train") + 1]
+
+    checking = [name for name, stage in STAGES.items() if stage["cmd"][0] == "python src check_parameters"]
+
+    assert checking == up_to_train
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_path_of_a_command_is_a_dependency_or_an_output(stage):
-    known = STAGES[stage]["deps"] + outputs_of(stage)
     words = command_of(STAGES[stage]).split()
     paths = [word for word in words if "/" in word or word in ("metrics", "plots")]
-    assert [path for path in paths if not any(name == path or name.startswith(path + "/") for name in known)] == []
+
+    # A path of the command may also be the folder of what is listed.
+    listed = [*STAGES[stage]["deps"], *outputs_of(stage)]
+    unknown = [path for path in paths if not any(is_below(name, [path]) for name in listed)]
+
+    assert unknown == []
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_path_of_a_command_stands_after_the_flag_of_its_name(stage):
     """`--train …/train.bin`; the tokens of tokenize_split.py are named after its split."""
     _, arguments = module_and_arguments(stage)
-    flags = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    if split := flags.pop("--split", None):
-        flags[f"--{split}"] = flags.pop("--tokens")
-    assert {flag: Path(path).stem for flag, path in flags.items()} == {flag: flag.strip("-") for flag in flags}
+    flags = arguments[::2]
+    path_of_flag = dict(zip(flags, arguments[1::2], strict=True))
+    split = path_of_flag.pop("--split", None)
+    if split:
+        path_of_flag[f"--{split}"] = path_of_flag.pop("--tokens")
+
+    for flag, path in path_of_flag.items():
+        assert flag == f"--{Path(path).stem}"
 
 
 def note_reads(folder: Path, notes: Path) -> None:
     """A sabotage: write the path of each file of a folder that this process opens to read into `notes`."""
 
     def note(event: str, arguments: tuple) -> None:
-        if event == "open" and isinstance(arguments[0], str | Path) and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            path = Path(os.path.abspath(arguments[0]))
-            if path.is_relative_to(folder) and path.is_file():
-                with open(notes, "a") as file:
-                    file.write(f"{path.relative_to(folder)}\n")
+        if event != "open":
+            return
+        name, _, flags = arguments
+        is_written = flags & (os.O_WRONLY | os.O_RDWR)
+        if is_written or not isinstance(name, str | Path):
+            return
+        path = Path(os.path.abspath(name))
+        if path.is_relative_to(folder) and path.is_file():
+            with open(notes, "a") as file:
+                file.write(f"{path.relative_to(folder)}\n")
 
     sys.addaudithook(note)
 
@@ -136,50 +212,77 @@ def note_reads(folder: Path, notes: Path) -> None:
 NOT_LISTED = {"params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"}
 
 
+def is_hidden(name: str) -> bool:
+    """Return True for files such as .dvc/config and __pycache__/x.pyc."""
+    return any(part.startswith((".", "_")) for part in Path(name).parts)
+
+
 def test_every_file_that_a_stage_reads_is_a_dependency(finished, tmp_path, monkeypatch):
     """Also the model that a run starts from, and the tokenizer of a folder. Files opened by C++ are not seen."""
     workspace = Workspace(tmp_path / "ws", finished)
     monkeypatch.chdir(workspace.folder)
     shutil.copytree("data/models", "start")
     shutil.copytree("data/tokenizer", "vocabulary")
-    paths = {"train.init_from": "start", "tokenizer.path": "vocabulary", "local.path": "data/local"}
-    workspace.change(**paths, **{"tokenizer.name": "folder"})
+    paths = {
+        "train.init_from": "start",
+        "tokenizer.path": "vocabulary",
+        "local.path": "data/local",
+    }
+    workspace.change(**paths)
+    workspace.change(**{"tokenizer.name": "folder"})
     notes = tmp_path / "notes"
+
     for stage in STAGES:
         notes.write_text("")
         ended = run_stage(note_reads, workspace.folder, notes, command=module_and_arguments(stage))
         assert ended.code == 0, ended.err
-        listed = [re.sub(r"\$\{(.*)\}", lambda name: paths[name[1]], dep) for dep in STAGES[stage]["deps"]]
-        known = [*listed, *outputs_of(stage), *NOT_LISTED]
-        visible = {name for name in notes.read_text().splitlines() if not re.search(r"(^|/)[._]", name)}
-        unknown = {name for name in visible if not any(Path(name).is_relative_to(each) for each in known)}
+
+        read = {name for name in notes.read_text().splitlines() if not is_hidden(name)}
+        deps = [re.sub(r"\$\{(.*)\}", lambda variable: paths[variable[1]], dep) for dep in STAGES[stage]["deps"]]
+        known = [*deps, *outputs_of(stage), *NOT_LISTED]
+        unknown = {name for name in read if not is_below(name, known)}
         assert unknown == set(), stage
-        assert visible - NOT_LISTED, stage
+        assert read - NOT_LISTED, stage
 
 
 def test_no_output_switches_the_run_cache_off():
     """DVC stores no run of a stage with an uncached output that is neither a metric nor a plot."""
     for stage in STAGES.values():
-        assert all(isinstance(entry, str) for entry in stage.get("outs", []))
+        for output in stage.get("outs", []):
+            has_no_options = isinstance(output, str)
+            assert has_no_options, output
 
 
 def test_plots_draw_the_loss_of_a_validation_and_not_its_digest():
     """DVC draws the last column of a curve that names none."""
-    (curve,) = [plot["plots/validation.csv"] for plot in STAGES["train"]["plots"] if "plots/validation.csv" in plot]
-    assert (curve["x"], curve["y"]) == ("tokens", "val_loss")
+    name = "plots/validation.csv"
+
+    (curve,) = [plot[name] for plot in STAGES["train"]["plots"] if name in plot]
+
+    assert curve["x"] == "tokens"
+    assert curve["y"] == "val_loss"
 
 
 def test_the_library_names_parameter_files_by_their_constants():
     """Otherwise `sections_read` would not see what a module of the library reads."""
-    for path in {*(SRC / "lm").rglob("*.py")} - {SRC / "lm" / "core" / "paths.py"}:
+    defines_constants = SRC / "lm" / "core" / "paths.py"
+    for path in (SRC / "lm").rglob("*.py"):
         code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
-        assert not re.search(r'["\'](params|presets|sources)\.yaml["\']', code), path
+        names_a_file = re.search(r'["\'](params|presets|sources)\.yaml["\']', code)
+        assert not names_a_file or path == defines_constants, path
 
 
 @pytest.mark.parametrize("stage", ["fetch", "make_tokenizer", "tokenize_train", "audit"])
 def test_data_stages_never_import_torch_or_matplotlib(stage):
-    for path in closure(GRAPH, [script_of(stage)]):
-        assert not re.search(r"^\s*(import|from) (torch|matplotlib)\b", path.read_text(), re.M), path
+    heavy_import = re.compile(r"^\s*(import|from) (torch|matplotlib)\b", re.M)
+
+    for module in modules_of(stage):
+        assert not heavy_import.search(module.read_text()), module
+
+
+def comments_of(path: Path) -> list[str]:
+    comments = re.findall(r"(?:^|\s)# .*$", path.read_text(), re.M)
+    return [comment.strip() for comment in comments]
 
 
 @pytest.mark.parametrize(
@@ -194,14 +297,18 @@ def test_dvcs_s_keeps_every_comment(tmp_path, name, override):
     """DVC writes the file with ruamel.yaml, which drops a comment that stands after the last item of a list."""
     from dvc.utils.hydra import apply_overrides
 
-    copy = tmp_path / name
-    copy.write_text((ROOT / name).read_text())
-    apply_overrides(copy, [override])
-    before, after = (re.findall(r"(?:^|\s)# .*$", path.read_text(), re.M) for path in (ROOT / name, copy))
-    assert [comment.strip() for comment in after] == [comment.strip() for comment in before]
+    original = ROOT / name
+    changed = tmp_path / name
+    shutil.copy(original, changed)
+
+    apply_overrides(changed, [override])
+
+    assert comments_of(changed) == comments_of(original)
+    assert changed.read_text() != original.read_text()
 
 
 def test_dvc_lock_records_the_stages_of_dvc_yaml_and_no_others():
     """A record of a stage that is gone stays as it is: after `-S data.source=local`, an export would be rejected."""
-    recorded = yaml.safe_load((ROOT / "dvc.lock").read_text())["stages"]
-    assert recorded.keys() == STAGES.keys()
+    lock = yaml.safe_load((ROOT / "dvc.lock").read_text())
+
+    assert lock["stages"].keys() == STAGES.keys()

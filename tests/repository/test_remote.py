@@ -12,30 +12,49 @@ from support import ROOT
 from support.workspace import Workspace
 
 BLOCK = re.compile(r"^```bash parse\n(.*?)^```", re.M | re.S)
-OUTPUTS = ("data/raw", "data/tokenizer", "data/processed_datasets", "data/audit", "data/models", "data/evaluation")
+OUTPUTS = (
+    "data/raw",
+    "data/tokenizer",
+    "data/processed_datasets",
+    "data/audit",
+    "data/models",
+    "data/evaluation",
+)
 
 
 def recipe(pattern: str, heading: str = "A team's cache on S3") -> list[list[str]]:
     """Return the commands of the section that match, as lists of words without comments."""
-    section = (ROOT / "docs" / "team.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    lines = [line.partition("  #")[0].strip() for block in BLOCK.findall(section) for line in block.splitlines()]
-    return [command.split() for line in lines for command in line.split(" && ") if re.match(pattern, command)]
+    page = (ROOT / "docs" / "team.md").read_text()
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found = []
+    for block in BLOCK.findall(section):
+        for line in block.splitlines():
+            without_comment = line.partition("  #")[0]
+            commands = without_comment.strip().split(" && ")
+            found += [command.split() for command in commands if re.match(pattern, command)]
+    return found
 
 
 @pytest.fixture(scope="module")
 def author(tmp_path_factory, finished):
     """Make a repository with remotes: a commit of parameters, its run as an experiment, a commit of the results."""
     author = Workspace(tmp_path_factory.mktemp("author"), finished)
+
+    # The remote of DVC, with the outputs of the run.
     ((*words, _url),) = recipe("dvc remote add")
-    author.run(*words, str(tmp_path_factory.mktemp("remote")))
+    remote = str(tmp_path_factory.mktemp("remote"))
+    author.run(*words, remote)
     author.run("git", "commit", "-q", "-m", "parameters", ".dvc/config")
     for command in recipe("dvc push"):
         author.run(*command)
+
+    # The remote of git, with the experiment.
     origin = str(tmp_path_factory.mktemp("origin"))
     author.run("git", "clone", "-q", "--bare", ".", origin)
     author.run("git", "remote", "add", "origin", origin)
     for command in recipe("dvc exp (save|push)", "Share one experiment"):
         author.run(*command)
+
     author.commit("results")
     author.run("git", "push", "-q", "origin", "main")
     return author
@@ -44,45 +63,63 @@ def author(tmp_path_factory, finished):
 @pytest.fixture
 def colleague(author, tmp_path):
     """Make a clone with an empty cache, on a machine where no stage can run."""
-    author.run(
-        "git", "clone", "-q", author.run("git", "remote", "get-url", "origin").stdout.strip(), str(tmp_path / "clone")
-    )
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho a stage was started >&2\nexit 97\n")
-    (tmp_path / "bin" / "python").chmod(0o755)
+    origin = author.run("git", "remote", "get-url", "origin").stdout.strip()
+    author.run("git", "clone", "-q", origin, str(tmp_path / "clone"))
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\necho a stage was started >&2\nexit 97\n")
+    python.chmod(0o755)
     colleague = copy.copy(author)
     colleague.folder = tmp_path / "clone"
-    colleague.environment = author.environment | {"PATH": f"{tmp_path / 'bin'}:{author.environment['PATH']}"}
+    colleague.environment = author.environment | {"PATH": f"{python.parent}:{author.environment['PATH']}"}
     return colleague
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
     """Return the bytes of every file of every output by its path."""
-    files = [file for name in OUTPUTS for file in (workspace.folder / name).rglob("[!.]*") if file.is_file()]
-    return {file.relative_to(workspace.folder).as_posix(): file.read_bytes() for file in files}
+    found = {}
+    for output in OUTPUTS:
+        for path in (workspace.folder / output).rglob("[!.]*"):
+            if path.is_file():
+                name = path.relative_to(workspace.folder).as_posix()
+                found[name] = path.read_bytes()
+    return found
 
 
 def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
     assert not (colleague.folder / "data" / "models").exists()
+
     for command in recipe("dvc pull"):
         colleague.run(*command)
+
     pulled = contents(colleague)
     assert pulled == contents(author)
-    assert {"data/processed_datasets/train.bin", "data/models/best_model_params.pt"} <= pulled.keys()
+    assert "data/processed_datasets/train.bin" in pulled
+    assert "data/models/best_model_params.pt" in pulled
     assert colleague.repro() == set()
     assert colleague.run("git", "status", "--porcelain").stdout == ""
 
 
 @pytest.mark.slow
-def test_a_colleague_gets_an_experiment_without_a_run(author, colleague):
-    """Start from the commit before the results. There, DVC would train again: it does not push metrics and plots."""
+def test_before_an_experiment_is_pulled_dvc_trains_again(colleague):
+    """Start from the commit before the results. DVC does not push the metrics and plots of a run."""
     colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
+
     refused = colleague.run("dvc", "repro", "--pull", check=False)
-    assert refused.returncode and "a stage was started" in refused.stderr
-    assert all(f"Stage '{name}' is cached" in refused.stdout for name in ("fetch", "tokenize_train", "tokenize_val"))
+
+    assert refused.returncode != 0
+    assert "a stage was started" in refused.stderr
+    for stage in ("fetch", "tokenize_train", "tokenize_val"):
+        assert f"Stage '{stage}' is cached" in refused.stdout
+
+
+@pytest.mark.slow
+def test_a_colleague_gets_an_experiment_without_a_run(author, colleague):
+    colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
 
     for command in recipe("dvc exp (pull|apply)", "Share one experiment"):
         colleague.run(*command)
+
     assert colleague.repro() == set()
     assert contents(colleague) == contents(author)
     for name in ("metrics/eval.json", "metrics/train.json", "plots/training.csv"):

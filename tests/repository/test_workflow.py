@@ -12,9 +12,11 @@ import yaml
 from support import ROOT
 from support.workspace import Workspace
 
-WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
-WORKFLOW = WORKFLOWS["experiments"]
-JOBS = WORKFLOW["jobs"]
+WORKFLOWS = {}
+for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+    WORKFLOWS[path.stem] = yaml.safe_load(path.read_text())
+EXPERIMENTS = WORKFLOWS["experiments"]
+JOBS = EXPERIMENTS["jobs"]
 BRANCH = 'x";touch${IFS}PWNED;"$(touch${IFS}PWNED)'  # a name that git allows
 
 
@@ -36,21 +38,36 @@ def pull_request(tmp_path):
 
 
 def section(report: str, title: str) -> str:
-    return report.split(f"### {title}\n")[1].split("\n### ")[0]
+    after_heading = report.split(f"### {title}\n")[1]
+    return after_heading.split("\n### ")[0]
+
+
+def row(*cells: str) -> str:
+    """Return the pattern of a row of a Markdown table."""
+    return r"\| " + r" +\| ".join(cells) + r" +\|"
+
+
+NUMBER = r"-?[\d.]+"
 
 
 @pytest.mark.slow
 def test_the_report_says_what_changed_and_what_it_does(pull_request, tmp_path):
     """The step is a file in `bash -e`, as on GitHub."""
-    steps = {step.get("name"): step for step in JOBS["pipeline"]["steps"]}
-    (tmp_path / "step.sh").write_text(steps["a small run of both sides"]["run"])
-    files = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_OUTPUT": str(tmp_path / "output")}
-    pull_request.run("bash", "-e", str(tmp_path / "step.sh"), **files)
-    report = (tmp_path / "summary").read_text()
-    assert re.search(r"\| params\.yaml +\| train\.peak_lr +\| 0\.01 +\| 0\.02 +\|", section(report, "Parameters"))
-    small = section(report, "A small run of both")
-    assert re.search(r"\| metrics/eval\.json +\| bits_per_byte +\| [\d.]+ +\| [\d.]+ +\| -?[\d.]+ +\|", small)
-    assert "The change reruns these stages: eval plot train." in small and "metrics/data.json" not in small
+    (step,) = [step for step in JOBS["pipeline"]["steps"] if step.get("name") == "a small run of both sides"]
+    script = tmp_path / "step.sh"
+    script.write_text(step["run"])
+    summary = tmp_path / "summary"
+    output = tmp_path / "output"
+
+    pull_request.run("bash", "-e", str(script), GITHUB_STEP_SUMMARY=str(summary), GITHUB_OUTPUT=str(output))
+
+    report = summary.read_text()
+    parameters = section(report, "Parameters")
+    assert re.search(row(r"params\.yaml", r"train\.peak_lr", r"0\.01", r"0\.02"), parameters)
+    small_run = section(report, "A small run of both")
+    assert re.search(row(r"metrics/eval\.json", "bits_per_byte", NUMBER, NUMBER, NUMBER), small_run)
+    assert "The change reruns these stages: eval plot train." in small_run
+    assert "metrics/data.json" not in small_run
     committed = section(report, "Committed results")
     assert re.search(r"`dvc\.lock` was not made with .*: changed since: .*\btrain\b", committed)
     assert pull_request.run("git", "status", "--porcelain").stdout.splitlines() == ["?? report.md"]
@@ -59,28 +76,38 @@ def test_the_report_says_what_changed_and_what_it_does(pull_request, tmp_path):
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_no_outside_text_reaches_a_shell_and_actions_are_pinned_by_commit(name):
-    jobs = WORKFLOWS[name]["jobs"]
-    for step in [step for job in jobs.values() for step in job["steps"]]:
-        assert "${{" not in step.get("run", "")
-        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step.get("uses", "actions/x@" + "0" * 40))
+    for job in WORKFLOWS[name]["jobs"].values():
+        for step in job["steps"]:
+            assert "${{" not in step.get("run", "")
+            if "uses" in step:
+                assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step["uses"])
 
 
 def test_the_job_that_runs_the_pull_request_cannot_write():
-    assert WORKFLOW[True] == "pull_request"  # YAML 1.1 reads the key `on` as true; never pull_request_target
-    assert WORKFLOW["permissions"] == {}
-    assert JOBS["pipeline"]["permissions"] == {"contents": "read"}
-    assert JOBS["comment"]["permissions"] == {"pull-requests": "write"}
-    assert not [step for step in JOBS["comment"]["steps"] if "uses" in step]
-    assert JOBS["pipeline"]["steps"][0]["with"] == {"fetch-depth": 0, "persist-credentials": False}
-    assert "head.repo.full_name == github.repository" in JOBS["comment"]["if"]
+    event = EXPERIMENTS[True]  # YAML 1.1 reads the key `on` as true
+    assert event == "pull_request"  # never pull_request_target
+    assert EXPERIMENTS["permissions"] == {}
+    pipeline = JOBS["pipeline"]
+    assert pipeline["permissions"] == {"contents": "read"}
+    checkout = pipeline["steps"][0]
+    assert checkout["with"] == {"fetch-depth": 0, "persist-credentials": False}
+
+
+def test_the_job_that_writes_the_comment_runs_no_foreign_code():
+    comment = JOBS["comment"]
+    assert comment["permissions"] == {"pull-requests": "write"}
+    assert "head.repo.full_name == github.repository" in comment["if"]
+    for step in comment["steps"]:
+        assert "uses" not in step
 
 
 def test_every_night_the_slow_suites_run():
-    suite = WORKFLOWS["nightly"]["jobs"]["suite"]
-    targets = suite["strategy"]["matrix"]["target"]
+    nightly = WORKFLOWS["nightly"]
     makefile = (ROOT / "Makefile").read_text()
+
+    targets = nightly["jobs"]["suite"]["strategy"]["matrix"]["target"]
 
     assert {"test-slow", "test-numerics"} <= set(targets)
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.M), target
-    assert WORKFLOWS["nightly"]["permissions"] == {"contents": "read"}
+    assert nightly["permissions"] == {"contents": "read"}

@@ -19,7 +19,10 @@ from tools.common.runs import Group, Run, compare_groups, corrected, group_by_se
 from tools.compare import record as comparing
 from tools.compare.notes import notes_of
 
-WIDER = {"p": 1}  # the parameters of another configuration
+# The parameters of other configurations than that without any.
+WIDER = {"p": 1}
+DEEPER = {"p": 2}
+LONGER = {"p": 3}
 
 
 # compare
@@ -30,21 +33,27 @@ def document_of(*runs: Run) -> dict:
     groups = group_by_seed(list(runs))
     sides = groups if len(groups) > 1 else [Group([each]) for each in runs]
     first, *others = sides
-    alone = [compare_groups(first, other, 1, 0.95, 999) for other in others]
-    content = comparing.record(groups, alone, corrected(alone), 0.95)
-    content["unfinished"] = [{"name": "x", "state": "Queued"}]
-    content["commands_for_more_seeds"] = ["dvc queue start"]
-    content["files"] = {"report": "a.md", "documents": "a.csv"}
-    text = json.dumps(plain({"schema": comparing.SCHEMA, **content}), allow_nan=False)
+    comparisons = [compare_groups(first, other, 1, 0.95, 999) for other in others]
+
+    document = {"schema": comparing.SCHEMA}
+    document |= comparing.record(groups, comparisons, corrected(comparisons), 0.95)
+    document["unfinished"] = [{"name": "x", "state": "Queued"}]
+    document["commands_for_more_seeds"] = ["dvc queue start"]
+    document["files"] = {"report": "a.md", "documents": "a.csv"}
+    text = json.dumps(plain(document), allow_nan=False)
     return json.loads(text)
 
 
+def comparison_of(*runs: Run) -> dict:
+    """Return the one comparison in the document about made-up runs."""
+    (comparison,) = document_of(*runs)["comparisons"]
+    return comparison
+
+
 def test_a_document_of_compare_has_every_documented_key_and_no_other():
-    runs = [
-        *seeds_of("a", (1, 2, 3)),
-        *seeds_of("b", (4, 5, 6), shift=0.01, params=WIDER),
-    ]
-    of_mixtures = document_of(*[replace(each, sources=SOURCES) for each in runs])
+    narrow = seeds_of("a", (1, 2, 3))
+    wide = seeds_of("b", (4, 5, 6), shift=0.01, params=WIDER)
+    of_mixtures = document_of(*[replace(each, sources=SOURCES) for each in narrow + wide])
     of_changed_code = document_of(run("a", code="1"), run("b", code="2"))
 
     keys = check_document(of_mixtures) | check_document(of_changed_code)
@@ -53,17 +62,19 @@ def test_a_document_of_compare_has_every_documented_key_and_no_other():
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "verdict", "basis"),
+    ("seeds_of_a", "seeds_of_b", "shift", "verdict", "basis"),
     [
-        ([run("a")], [run("b", 2, -0.05, WIDER)], "better", "documents"),
-        (seeds_of("a", (1, 2)), [run("b", 3, 0.05, WIDER)], "worse", "documents"),
-        (seeds_of("a", (1, 2, 3)), seeds_of("b", (4, 5), -0.05, WIDER), "better", "seeds"),
-        (seeds_of("a", (1, 2, 3)), seeds_of("b", (4, 5), 0.0, WIDER), "not shown", "seeds"),
-        ([run("a", 1)], [run("a", 2)], "not shown", "documents"),
+        ([1], [2], -0.05, "better", "documents"),
+        ([1, 2], [3], 0.05, "worse", "documents"),
+        ([1, 2, 3], [4, 5], -0.05, "better", "seeds"),
+        ([1, 2, 3], [4, 5], 0.0, "not shown", "seeds"),
     ],
 )
-def test_two_seeds_of_each_side_decide_what_the_verdict_is_over(a, b, verdict, basis):
-    (comparison,) = document_of(*a, *b)["comparisons"]
+def test_two_seeds_of_each_side_decide_what_the_verdict_is_over(seeds_of_a, seeds_of_b, shift, verdict, basis):
+    a = seeds_of("a", seeds_of_a)
+    b = seeds_of("b", seeds_of_b, shift, WIDER)
+
+    comparison = comparison_of(*a, *b)
 
     assert comparison["verdict"] == verdict
     assert comparison["basis"] == basis
@@ -72,12 +83,25 @@ def test_two_seeds_of_each_side_decide_what_the_verdict_is_over(a, b, verdict, b
         assert comparison[key] == deciding[key], key
 
 
+def test_two_seeds_of_one_configuration_are_compared_over_documents():
+    comparison = comparison_of(run("a", seed=1), run("a", seed=2))
+
+    assert comparison["verdict"] == "not shown"
+    assert comparison["basis"] == "documents"
+
+
 def test_documents_do_not_decide_where_seeds_do():
     """Both intervals exist and disagree: every document is a little worse, less than seeds differ."""
-    a = [run("a-1", seed=1), run("a-2", seed=2, shift=0.2)]
-    b = [run("b-3", seed=3, shift=0.05, params=WIDER), run("b-4", seed=4, shift=0.2, params=WIDER)]
+    a = [
+        run("a-1", seed=1),
+        run("a-2", seed=2, shift=0.2),
+    ]
+    b = [
+        run("b-3", seed=3, shift=0.05, params=WIDER),
+        run("b-4", seed=4, shift=0.2, params=WIDER),
+    ]
 
-    (comparison,) = document_of(*a, *b)["comparisons"]
+    comparison = comparison_of(*a, *b)
 
     assert comparison["documents"]["verdict"] == "worse"
     assert comparison["seeds"]["verdict"] == "not shown"
@@ -86,9 +110,9 @@ def test_documents_do_not_decide_where_seeds_do():
 
 def test_p_is_given_before_and_after_the_correction():
     a = run("a", seed=1)
-    near = run("near", seed=2, shift=0.001, params={"p": 0})
-    far = run("far", seed=3, shift=0.05, params={"p": 1})
-    same = run("same", seed=4, params={"p": 2})
+    near = run("near", seed=2, shift=0.001, params=WIDER)
+    far = run("far", seed=3, shift=0.05, params=DEEPER)
+    same = run("same", seed=4, params=LONGER)
 
     of_near, *_ = document_of(a, near, far, same)["comparisons"]
 
@@ -99,7 +123,9 @@ def test_p_is_given_before_and_after_the_correction():
 
 
 def test_what_more_seeds_could_show_is_extrapolated_from_three():
-    (comparison,) = document_of(*seeds_of("a", (1, 2, 3)), run("b", 4, params=WIDER))["comparisons"]
+    three_seeds = seeds_of("a", (1, 2, 3))
+
+    comparison = comparison_of(*three_seeds, run("b", seed=4, params=WIDER))
 
     rows = comparison["detectable_by_seeds"]
     differences = [row["difference"] for row in rows]
@@ -108,7 +134,10 @@ def test_what_more_seeds_could_show_is_extrapolated_from_three():
 
 
 def test_nothing_is_extrapolated_from_two_seeds():
-    (comparison,) = document_of(*seeds_of("a", (1, 2)), *seeds_of("b", (4, 5), params=WIDER))["comparisons"]
+    two_seeds = seeds_of("a", (1, 2))
+    two_others = seeds_of("b", (4, 5), params=WIDER)
+
+    comparison = comparison_of(*two_seeds, *two_others)
 
     assert comparison["detectable_by_seeds"] == []
 
@@ -120,30 +149,35 @@ def warnings_about(a: Run, b: Run) -> set[str]:
 
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():
-    sizes = np.array([9000, *range(500, 539)])
-    rates = np.log(sizes) / 10
+    sizes = np.array([9000, *range(500, 539)])  # one document is most of the text
+    growing_with_size = np.log(sizes) / 10
     a = replace(run("a", params={"train.seq_len": 1}), utf8_bytes=sizes, nats=sizes * LN2)
-    lossy = replace(a, name="b", nats=a.nats * (1 + rates), is_lossy=True, num_earlier_looks=2)
-    of_other_context = replace(lossy, params=a.params | {"train.seq_len": 2})
+    b = replace(a, name="b", nats=a.nats * (1 + growing_with_size), is_lossy=True, num_earlier_looks=2)
+    of_other_context = replace(b, params=a.params | {"train.seq_len": 2})
 
-    kinds = warnings_about(a, lossy) | warnings_about(a, of_other_context)
+    kinds = warnings_about(a, b) | warnings_about(a, of_other_context)
 
     page = (ROOT / "docs" / "json.md").read_text()
-    (row,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)
-    assert kinds == set(re.findall(r"`(\w+)`", row))
+    (meaning,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)
+    documented_kinds = re.findall(r"`(\w+)`", meaning)
+    assert kinds == set(documented_kinds)
 
 
 # noise and verdict
 
 
 def test_a_document_of_noise_has_every_documented_key_and_no_other(monkeypatch, capsys):
-    runs = [KnownRun(f"s{seed}", 1 + seed / 100, seed, WIDER, {"src/x": "1"}) for seed in (1, 2, 3)]
+    runs = [
+        KnownRun("s1", 1.01, 1, WIDER, {"src/x": "1"}),
+        KnownRun("s2", 1.02, 2, WIDER, {"src/x": "1"}),
+        KnownRun("s3", 1.03, 3, WIDER, {"src/x": "1"}),
+    ]
     of_other_code = KnownRun("other", 1.5, 4, WIDER, {"src/x": "2"})
     known = KnownRuns([*runs, of_other_code], without_results=["empty"], experiment_names=[])
-
     monkeypatch.setattr(noise, "find_known_runs", lambda: known)
     monkeypatch.setattr(noise, "read_known_run", lambda name: runs[0])
     monkeypatch.chdir(ROOT)
+
     status = noise.main(["s1", "--json"])
 
     document = read_document(capsys.readouterr().out)
@@ -170,9 +204,17 @@ def test_a_verdict_that_has_no_comparison_has_the_documented_keys(monkeypatch, c
 
 
 def test_numbers_that_are_not_finite_become_null(capsys):
-    content = {"a": float("nan"), "b": [np.float64("inf"), np.int64(3)], "c": {"d": -math.inf}}
+    content = {
+        "number": math.nan,
+        "list": [np.float64("inf"), np.int64(3)],
+        "object": {"key": -math.inf},
+    }
 
     print_json("x/1", content)
 
-    document = read_document(capsys.readouterr().out)
-    assert document == {"schema": "x/1", "a": None, "b": [None, 3], "c": {"d": None}}
+    assert read_document(capsys.readouterr().out) == {
+        "schema": "x/1",
+        "number": None,
+        "list": [None, 3],
+        "object": {"key": None},
+    }

@@ -1,8 +1,13 @@
 """`python src use`: recipes pass the check, train, keep comments; what is wrong writes nothing."""
 
+import contextlib
+import dataclasses
+import io
 import json
 import re
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +28,13 @@ from tools.common.problems import find_all_problems
 from tools.export_hf import cli as export_hf
 
 RESULTS = ROOT / "benchmarks" / "results"
-VOCABULARY = {"bpe": 16384, "gpt2": 50257, "gemma3": 262144, "folder": 16384}  # entries; of a folder: the default model
+# Entries by tokenizer; the folder has that of the default model.
+VOCABULARY = {
+    "bpe": 16384,
+    "gpt2": 50257,
+    "gemma3": 262144,
+    "folder": 16384,
+}
 
 
 @pytest.fixture
@@ -34,122 +45,235 @@ def folder(tmp_path, monkeypatch):
     return folder
 
 
-def comments(folder) -> list[str]:
-    """Return the comments of the parameter files, in their order."""
-    texts = [(folder / name).read_text() for name in COPIED]
-    return [comment.strip() for text in texts for comment in re.findall(r"(?:^|\s)# .*$", text, re.M)]
+def texts_of(folder: Path) -> dict[str, str]:
+    """Return the parameter files by their names."""
+    return {name: (folder / name).read_text() for name in COPIED}
 
 
-def state(folder) -> dict:
+def state(folder: Path) -> dict:
     """Return file → name → value of the parameter files."""
     return {name: flatten(read_yaml(folder / name)) for name in COPIED}
 
 
-def comment_of(name: str) -> dict[str, str]:
+def comments(texts: dict[str, str]) -> list[str]:
+    """Return the comments of the parameter files, in their order."""
+    found = [comment for text in texts.values() for comment in re.findall(r"(?:^|\s)# .*$", text, re.M)]
+    return [comment.strip() for comment in found]
+
+
+def values_of(recipe: str) -> dict:
+    """Return file → name → value of a recipe."""
+    sections = read_yaml(ROOT / "recipes" / f"{recipe}.yaml")
+    return {file: flatten(values) for file, values in sections.items()}
+
+
+def title_of(recipe: str) -> str:
+    title, *_ = use.read_comment(ROOT / "recipes" / f"{recipe}.yaml")
+    return title
+
+
+def comment_of(recipe: str) -> dict[str, str]:
     """Return the lines of a recipe's comment by their first word: For, Time, Memory, Run and so on."""
-    _, *lines = use.read_comment(ROOT / "recipes" / f"{name}.yaml")
+    _, *lines = use.read_comment(ROOT / "recipes" / f"{recipe}.yaml")
     return dict(line.split(": ", 1) for line in lines)
+
+
+@dataclasses.dataclass
+class Chosen:
+    """What the parameters in the working directory select."""
+
+    train: TrainParams
+    model: str  # its name in presets.yaml
+    config: ModelConfig
+
+    def plan(self, on_gpu: bool, micro_batch_tokens: int | None = None) -> Plan:
+        """Return the plan of the run on a GPU or a CPU, perhaps with another micro-batch."""
+        return Plan(
+            self.train,
+            self.config,
+            self.train.max_tokens,
+            micro_batch_tokens or self.train.micro_batch_tokens,
+            1,
+            "cuda" if on_gpu else "cpu",
+            torch.bfloat16 if on_gpu and self.train.numerics == "fast" else torch.float32,
+        )
+
+
+def read_chosen() -> Chosen:
+    params = read_yaml("params.yaml")
+    name = params["model"]["name"]
+    model = read_yaml("presets.yaml")["models"][name]
+    vocab_size = VOCABULARY[params["tokenizer"]["name"]]
+    return Chosen(
+        train=coerce(params["train"], TrainParams, "train", "params.yaml"),
+        model=name,
+        config=ModelConfig(**model, vocab_size=vocab_size),
+    )
 
 
 # Recipes.
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_holds_what_differs_passes_the_check_and_keeps_comments(folder, capsys, name):
+@pytest.fixture(scope="module", params=RECIPES)
+def applied(request, tmp_path_factory) -> SimpleNamespace:
+    """What `use` prints and changes for a recipe, and what the parameters select then."""
+    folder = recipe_folder(tmp_path_factory.mktemp(request.param) / "repository")
     before = state(folder)
-    comments_before = comments(folder)
-    lines_before = {file: (folder / file).read_text().splitlines() for file in COPIED}
-    apply(name)
-    said = capsys.readouterr().out
-    after = state(folder)
-    assert find_all_problems() == []
+    texts_before = texts_of(folder)
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.chdir(folder)
+        patch.delenv("DVC_ROOT", raising=False)
+        apply(request.param)
+        problems = find_all_problems()
+        chosen = read_chosen()
+    return SimpleNamespace(
+        name=request.param,
+        said=said.getvalue(),
+        before=before,
+        after=state(folder),
+        texts_before=texts_before,
+        texts_after=texts_of(folder),
+        problems=problems,
+        chosen=chosen,
+    )
 
-    # Every value of the recipe is there now, was not before, and is named in what `use` prints.
-    recipe = {file: flatten(values) for file, values in read_yaml(ROOT / "recipes" / f"{name}.yaml").items()}
-    for file, values in recipe.items():
+
+def test_a_recipe_passes_the_check(applied):
+    assert applied.problems == []
+
+
+def test_a_recipe_holds_only_values_that_differ_and_each_is_named(applied):
+    for file, values in values_of(applied.name).items():
         for key, value in values.items():
-            assert after[file][key] == value and before[file].get(key, "none") != value, key
+            assert applied.after[file][key] == value, key
+            assert applied.before[file].get(key, "none") != value, key
             entry = ".".join(key.split(".")[:2])
-            assert f"{file}: {key}  " in said or f"{file}: {entry}  is new" in said, key
+            assert f"{file}: {key}  " in applied.said or f"{file}: {entry}  is new" in applied.said, key
 
-    # No other line differs, and every comment is still there.
-    for file, lines in lines_before.items():
-        lines_after = (folder / file).read_text().splitlines()
-        replaced = [line for line in lines if line not in lines_after]
-        assert len(replaced) == len([key for key in recipe.get(file, {}) if key in before[file]]), replaced
-    kept = iter(comments(folder))
-    assert all(comment in kept for comment in comments_before)
-    assert said.splitlines()[-2:] == ["next: dvc exp run", "undo: make back"]
+
+def test_use_ends_with_the_next_command_and_the_one_that_undoes_it(applied):
+    assert applied.said.splitlines()[-2:] == ["next: dvc exp run", "undo: make back"]
+
+
+def test_a_recipe_keeps_all_other_lines(applied):
+    recipe = values_of(applied.name)
+
+    for file, text in applied.texts_before.items():
+        lines_after = applied.texts_after[file].splitlines()
+        replaced = [line for line in text.splitlines() if line not in lines_after]
+        changed_values = [key for key in recipe.get(file, {}) if key in applied.before[file]]
+        assert len(replaced) == len(changed_values), replaced
+
+
+def test_a_recipe_keeps_all_comments_in_their_order(applied):
+    comments_after = iter(comments(applied.texts_after))
+
+    for comment in comments(applied.texts_before):
+        assert comment in comments_after
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "fine_tuning"])
 def test_a_recipe_trains_for_a_few_steps_on_small_text(folder, name):
     apply(name)
     write_own_text(folder)
+
     train_small(folder)
+
     chosen = read_yaml("params.yaml")
     model = read_json("data/models/model.json")
-    assert model["last"]["step"] == NUM_STEPS and 0 < model["last"]["val_loss"] < 20
+    assert model["last"]["step"] == NUM_STEPS
+    assert 0 < model["last"]["val_loss"] < 20
     assert model["segments"][-1]["numerics"] == chosen["train"]["numerics"]
     assert read_json("data/raw/manifest.json")["source"] == chosen["data"]["source"]
     assert 0 < read_json("metrics/eval.json")["bits_per_byte"] < 20
 
 
 def test_a_model_is_fine_tuned_as_its_recipe_says(folder):
+    export = ["exported"]
+    bring_back = ["--from", "exported", "data/start"]
+    commands = [" ".join(["python src export_hf", *arguments]) for arguments in (export, bring_back)]
+    assert " && ".join(commands) in comment_of("fine_tuning")["First"]
     apply("own_text")
     write_own_text(folder)
     train_small(folder)
     first = read_json("data/models/model.json")
-    assert export_hf.main(["exported"]) == 0
-    assert export_hf.main(["--from", "exported", "data/start"]) == 0
-    assert (
-        "python src export_hf exported && python src export_hf --from exported data/start"
-        in comment_of("fine_tuning")["First"]
-    )
+    assert export_hf.main(export) == 0
+    assert export_hf.main(bring_back) == 0
 
     apply("fine_tuning")
     write_own_text(folder, seed=9)
     train_small(folder)
+
     tuned = read_json("data/models/model.json")
     assert tuned["tokenizer_sha256"] == first["tokenizer_sha256"]
-    assert tuned["init_sha256"] and tuned["data_sha256"] != first["data_sha256"]
+    assert tuned["init_sha256"]
+    assert tuned["data_sha256"] != first["data_sha256"]
     assert tuned["last"]["val_loss"] < first["last"]["val_loss"] + 0.2
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_fits_together_and_its_comment_says_what_the_plan_says(folder, name):
-    apply(name)
-    params = read_yaml("params.yaml")
-    models = read_yaml("presets.yaml")["models"]
-    model = params["model"]["name"]
-    train = coerce(params["train"], TrainParams, "train", "params.yaml")
-    check_lengths("params.yaml", train.seq_len, model, models[model]["max_seq_len"])
-    config = ModelConfig(**models[model], vocab_size=VOCABULARY[params["tokenizer"]["name"]])
-    said = comment_of(name)
-    on_gpu = "GPU" in said["For"]
-    is_bfloat16 = on_gpu and train.numerics == "fast"
-    where = ("cuda" if on_gpu else "cpu", torch.bfloat16 if is_bfloat16 else torch.float32)
-    plan = Plan(train, config, train.max_tokens, train.micro_batch_tokens, 1, *where)
+# What the comments of recipes say.
+
+
+def is_for_gpu(recipe: str) -> bool:
+    return "GPU" in comment_of(recipe)["For"]
+
+
+def test_the_sequences_of_a_recipe_fit_into_its_model(applied):
+    chosen = applied.chosen
+
+    check_lengths("params.yaml", chosen.train.seq_len, chosen.model, chosen.config.max_seq_len)
+
+
+def test_the_comment_of_a_recipe_has_the_memory_of_its_plan(applied):
+    said = comment_of(applied.name)
     assert {"For", "Time", "Memory", "Run"} <= set(said)
-    (memory,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
-    assert float(memory) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)
-    words = f"{said['For']} {said['Memory']}"
-    sizes = [(gb, 1.0) for gb in re.findall(r"a GPU of (\d+) GB|a GPU of (\d+) to", words) for gb in gb if gb]
-    sizes += [(gb, 0.5) for gb in re.findall(r"On (\d+) GB, halve train.micro_batch_tokens", words)]
-    sizes += [(gb, 2.0) for gb in re.findall(r"with (\d+) GB, double it", words)]
-    for gigabytes, factor in sizes:
-        tokens = int(train.micro_batch_tokens * factor)
-        needed = Plan(train, config, train.max_tokens, tokens, 1, *where).memory_bytes
-        assert needed < float(gigabytes) * 1e9, (gigabytes, factor)
-    (title,) = use.read_comment(ROOT / "recipes" / f"{name}.yaml")[:1]
-    for millions in re.findall(r"([\d.]+) M parameters", title):
+
+    plan = applied.chosen.plan(is_for_gpu(applied.name))
+
+    (memory_gib,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
+    assert float(memory_gib) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)
+
+
+# How a comment names the memory of a GPU in GB, and the factor of the recipe's micro-batch that it must hold.
+SIZES_OF_GPUS = [
+    (r"a GPU of (\d+) (?:GB|to)", 1.0),
+    (r"On (\d+) GB, halve train.micro_batch_tokens", 0.5),
+    (r"with (\d+) GB, double it", 2.0),
+]
+
+
+def test_a_recipe_fits_into_the_gpus_that_its_comment_names(applied):
+    said = comment_of(applied.name)
+    sentences = f"{said['For']} {said['Memory']}"
+
+    for pattern, factor in SIZES_OF_GPUS:
+        for gigabytes in re.findall(pattern, sentences):
+            micro_batch_tokens = int(applied.chosen.train.micro_batch_tokens * factor)
+            plan = applied.chosen.plan(is_for_gpu(applied.name), micro_batch_tokens)
+            assert plan.memory_bytes < float(gigabytes) * 1e9, (gigabytes, factor)
+
+
+def test_the_title_of_a_recipe_has_the_size_of_its_model(applied):
+    plan = applied.chosen.plan(is_for_gpu(applied.name))
+
+    for millions in re.findall(r"([\d.]+) M parameters", title_of(applied.name)):
         assert float(millions) == pytest.approx(plan.num_parameters / 1e6, rel=0.01)
+
+
+SECONDS = {"minutes": 60, "hours": 3600}
+
+
+def test_the_comment_of_a_recipe_has_the_time_of_its_plan(applied):
     pattern = r"estimated ([\d.]+) (minutes|hours) where \w+ GPU sustains (\d+) TFLOP/s \(([\d.]+e\d+) FLOP\)"
-    for duration, unit, rate, flops in re.findall(pattern, said["Time"]):
-        work = plan.flops_per_step * plan.max_steps
-        assert float(flops) == pytest.approx(work, rel=0.02)
-        seconds = float(duration) * {"minutes": 60, "hours": 3600}[unit]
-        assert seconds == pytest.approx(work / (float(rate) * 1e12), rel=0.06)
+
+    plan = applied.chosen.plan(is_for_gpu(applied.name))
+
+    flops = plan.flops_per_step * plan.max_steps
+    for duration, unit, tflops_per_s, said_flops in re.findall(pattern, comment_of(applied.name)["Time"]):
+        assert float(said_flops) == pytest.approx(flops, rel=0.02)
+        seconds = flops / (float(tflops_per_s) * 1e12)
+        assert float(duration) * SECONDS[unit] == pytest.approx(seconds, rel=0.06)
 
 
 CARDS = re.findall(
@@ -160,25 +284,20 @@ CARDS = re.findall(
 
 
 def test_the_page_about_gpus_names_cards():
-    assert {row[0] for row in CARDS} == {"8", "12", "24", "80"}
+    assert {gigabytes for gigabytes, *_ in CARDS} == {"8", "12", "24", "80"}
 
 
-@pytest.mark.parametrize(("gigabytes", "name", "micro_batch_tokens", "estimate"), CARDS)
+@pytest.mark.parametrize(("gigabytes", "name", "micro_batch_tokens", "estimate_gib"), CARDS)
 def test_a_recipe_fits_into_the_memory_of_the_card_that_the_page_about_gpus_names(
-    folder, gigabytes, name, micro_batch_tokens, estimate
+    folder, gigabytes, name, micro_batch_tokens, estimate_gib
 ):
     apply(name)
     if micro_batch_tokens:
         change_params(folder, {"train.micro_batch_tokens": int(micro_batch_tokens)})
-    params = read_yaml("params.yaml")
-    train = coerce(params["train"], TrainParams, "train", "params.yaml")
-    model = read_yaml("presets.yaml")["models"][params["model"]["name"]]
-    config = ModelConfig(**model, vocab_size=VOCABULARY[params["tokenizer"]["name"]])
-    dtype = torch.bfloat16 if train.numerics == "fast" else torch.float32
 
-    plan = Plan(train, config, train.max_tokens, train.micro_batch_tokens, 1, "cuda", dtype)
+    plan = read_chosen().plan(on_gpu=True)
 
-    assert float(estimate) == pytest.approx(plan.memory_bytes / GIB, abs=0.06)
+    assert float(estimate_gib) == pytest.approx(plan.memory_bytes / GIB, abs=0.06)
     assert plan.memory_bytes < float(gigabytes) * 1e9
 
 
@@ -186,27 +305,32 @@ def test_what_was_measured_in_fast_numerics_is_what_the_results_say():
     said = comment_of("fast_cpu")
     seconds = [float(number) for number in re.findall(r"(\d+) (?:seconds|\(measured)", said["Time"])]
     losses = [float(number) for number in re.findall(r"\d\.\d+", said["Run"])]
-    runs = [read_json(RESULTS / f"{name}.json")["metrics"] for name in ("fast", "default")]
-    for run, time, loss in zip(runs, seconds, losses, strict=True):
-        assert time == pytest.approx(run["train_seconds"], rel=0.1)
-        assert loss == pytest.approx(run["bits_per_byte"], abs=0.005)
+
+    fast = read_json(RESULTS / "fast.json")["metrics"]
+    default = read_json(RESULTS / "default.json")["metrics"]
+
+    assert seconds == pytest.approx([fast["train_seconds"], default["train_seconds"]], rel=0.1)
+    assert losses == pytest.approx([fast["bits_per_byte"], default["bits_per_byte"]], abs=0.005)
 
 
 def first_sentence(text: str) -> str:
     return text.split(". ")[0].rstrip(".")
 
 
+def row_of(recipe: str) -> str:
+    """Return the row of a recipe: the first sentences of its comment."""
+    said = comment_of(recipe)
+    lines = [title_of(recipe), said["For"], said["Time"], said["Memory"], said["Run"]]
+    cells = [f"[{recipe}]({recipe}.yaml)", *map(first_sentence, lines)]
+    return f"| {' | '.join(cells)} |"
+
+
 def test_the_page_of_the_recipes_has_a_row_for_each():
-    """A row has the first sentences of the recipe's comment."""
     page = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
-    rows = []
-    for name in RECIPES:
-        (title,) = use.read_comment(ROOT / "recipes" / f"{name}.yaml")[:1]
-        said = comment_of(name)
-        sentences = [title, *(said[word] for word in ("For", "Time", "Memory", "Run"))]
-        rows.append(f"| [{name}]({name}.yaml) | {' | '.join(map(first_sentence, sentences))} |")
-    found = [line for line in page.splitlines() if line.startswith("| [")]
-    assert found == rows
+
+    rows = [line for line in page.splitlines() if line.startswith("| [")]
+
+    assert rows == [row_of(name) for name in RECIPES]
 
 
 # The command.
@@ -214,38 +338,52 @@ def test_the_page_of_the_recipes_has_a_row_for_each():
 
 def test_without_a_name_the_recipes_are_listed(folder, capsys):
     assert use.main([]) == 0
+
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == RECIPES
     for name, line in zip(RECIPES, lines, strict=True):
-        assert line.endswith(use.read_comment(folder / "recipes" / f"{name}.yaml")[0])
+        assert line.split()[0] == name
+        assert line.endswith(title_of(name))
 
 
-def test_of_two_recipes_the_second_is_on_top_and_a_second_use_changes_nothing(folder, capsys):
+def test_of_two_recipes_the_second_is_on_top(folder, capsys):
     assert use.main(["small_gpu", "own_text"]) == 0
+
     params = read_yaml("params.yaml")
-    assert (params["data"]["source"], params["model"]["name"]) == ("local", "small")
+    assert params["data"]["source"] == "local"
+    assert params["model"]["name"] == "small"
     assert "sampled_vocab_size: null " in (folder / "params.yaml").read_text()
     assert "params.yaml: data.source  torch_headers -> local\n" in capsys.readouterr().out
-    before = files_below(folder)
+
+
+def test_a_second_use_changes_nothing(folder, capsys):
     assert use.main(["small_gpu", "own_text"]) == 0
+    before = files_below(folder)
+
+    assert use.main(["small_gpu", "own_text"]) == 0
+
     assert "All files already have these values." in capsys.readouterr().out
     assert files_below(folder) == before
 
 
+def git(folder, *arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=folder, check=True)
+
+
 def test_own_values_stay_and_are_named(folder, capsys):
-    for command in (
-        ["init", "-q"],
-        ["add", *COPIED],
-        ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "x"],
-    ):
-        subprocess.run(["git", *command], cwd=folder, check=True)
+    git(folder, "init", "-q")
+    git(folder, "add", *COPIED)
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "x")
     apply("fast_cpu")
     assert "differed" not in capsys.readouterr().out
     change_params(folder, {"train.seed": 7})
+
     apply("own_text")
+
     assert "params.yaml differed from the last commit before" in capsys.readouterr().out
     params = read_yaml("params.yaml")
-    assert (params["train"]["seed"], params["train"]["numerics"], params["data"]["source"]) == (7, "fast", "local")
+    assert params["train"]["seed"] == 7
+    assert params["train"]["numerics"] == "fast"
+    assert params["data"]["source"] == "local"
 
 
 @pytest.mark.parametrize("before", [None, {}], ids=["null", "empty"])
@@ -254,7 +392,9 @@ def test_a_recipe_may_fill_a_value_that_was_null_or_empty(folder, capsys, before
     recipe = {"sources.yaml": {"sources": {"local": {"fetch": {"split": split}}}}}
     (folder / "recipes" / "mine.yaml").write_text(yaml.safe_dump(recipe))
     change_params(folder, {"sources.local.fetch.split": before})
+
     apply("mine")
+
     said = capsys.readouterr().out
     name = "sources.yaml: sources.local.fetch.split"
     assert f"{name}  {json.dumps(before)} -> (none)\n" in said
@@ -266,7 +406,9 @@ def test_long_values_stay_on_their_line(folder):
     prompt = "Once upon a time, " * 20
     path = folder / "sources.yaml"
     path.write_text(path.read_text().replace("Once upon a time", prompt))
+
     apply("own_text")
+
     assert f'    - "{prompt}"\n' in path.read_text()
 
 
@@ -312,21 +454,28 @@ def test_a_wrong_recipe_is_one_sentence_and_writes_nothing(folder, capsys, case)
     content, sentence = WRONG[case]
     (folder / "recipes" / "mine.yaml").write_text(content)
     before = files_below(folder)
+
     status = use.main(["own_text", "mine"])
+
     refused(status, capsys.readouterr().err, 2, sentence)
     assert files_below(folder) == before
 
 
-def test_an_unknown_name_is_one_sentence_and_writes_nothing(folder, capsys):
+@pytest.mark.parametrize("name", ["tinystory_gpt2", "../recipes/own_text", "own_text.yaml", ""])
+def test_an_unknown_name_is_one_sentence_and_writes_nothing(folder, capsys, name):
     before = files_below(folder)
-    for name in ("tinystory_gpt2", "../recipes/own_text", "own_text.yaml", ""):
-        status = use.main(["fast_cpu", name])
-        refused(status, capsys.readouterr().err, 2, f"there is no recipe {name!r}; the nearest is ")
+
+    status = use.main(["fast_cpu", name])
+
+    refused(status, capsys.readouterr().err, 2, f"there is no recipe {name!r}; the nearest is ")
     assert files_below(folder) == before
 
 
 def test_a_file_that_was_wrong_before_is_named(folder, capsys):
     change_params(folder, {"train.peak_lr": -1})
     before = files_below(folder)
-    refused(use.main(["own_text"]), capsys.readouterr().err, 2, "train.peak_lr is -1.0; it must be above 0")
+
+    status = use.main(["own_text"])
+
+    refused(status, capsys.readouterr().err, 2, "train.peak_lr is -1.0; it must be above 0")
     assert files_below(folder) == before
