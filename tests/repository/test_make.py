@@ -117,6 +117,7 @@ def run_rejected_experiment(workspace: Workspace, *assignments: str) -> str:
             ["train.seed=-1"],
             ["data.source=local", "presets.yaml:models.micro.d_ff=33"],
             id="other lengths",
+            marks=pytest.mark.slow,
         ),
         # Both runs end within a second.
         pytest.param(["model.name=large"], ["data.source=local"], id="equal lengths"),

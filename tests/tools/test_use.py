@@ -173,7 +173,15 @@ def test_a_recipe_keeps_all_comments_in_their_order(applied):
         assert comment in comments_after
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "fine_tuning"])
+# Here all train on the CPU, so those for a GPU differ from others by their sizes alone.
+TRAINED = [
+    pytest.param(name, marks=pytest.mark.slow if name.endswith("_gpu") else ())
+    for name in RECIPES
+    if name != "fine_tuning"
+]
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_trains_for_a_few_steps_on_small_text(folder, name):
     apply(name)
     write_own_text(folder)

@@ -45,7 +45,7 @@ def interpreted() -> dict[str, dict]:
 
 
 # Compute capabilities: T4, A100, L4 and RTX 40, H100, RTX 50.
-CAPABILITIES = ["75", "90", *(pytest.param(each, marks=pytest.mark.slow) for each in ("80", "89", "120"))]
+CAPABILITIES = ["90", *(pytest.param(each, marks=pytest.mark.slow) for each in ("75", "80", "89", "120"))]
 
 
 @pytest.fixture(scope="module", params=CAPABILITIES)

@@ -213,6 +213,7 @@ def replace_line(path: Path, line: str, other: str) -> None:
 TILED = ("attention", "attention_of_long_sums", "attention_value_tree", "attention_gradient_trees", "nats")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TILED)
 def test_tiles_change_no_bit(case, defined, other_tiles):
     found = CASES[case](other_tiles, "cpu")

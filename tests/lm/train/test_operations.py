@@ -109,6 +109,7 @@ for module in pkgutil.iter_modules(cpu.__path__):
 EXACT_CALLS = {"llvm.fma", "llvm.sqrt", "sqrt", "sqrtf", "llvm.rint", "numba_frexp", "llvm.masked", "PyFloat_AsDouble"}
 
 
+@pytest.mark.slow
 def test_the_compiled_loops_call_no_library_and_join_no_operations(tmp_path):
     """A compiler may join or reorder what is marked fast, contract or reassoc; it is given nothing such."""
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "lm" / "train")]
