@@ -18,15 +18,22 @@ from support.warm_python import WARM_PROGRAMS, start_server, stop_server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 SLOW_TIMEOUT_S = 3600
-# Files of more than a minute of CPU time, which run first: the last worker to end has a short one. Of the first three
+# Files of more than 20 seconds of CPU time, which run first: the last worker to end has a short one. Of the first three
 # only one waits for `finished`.
 COSTLY_FILES = [
     "extras/suite/tests/test_suite.py",
+    "tests/lm/exact/test_gpu.py",
     "tests/lm/model/test_gemma3.py",
-    "tests/lm/train/test_kept_weights.py",
+    "tests/repository/test_docs.py",
+    "tests/tools/test_compare_experiments.py",
+    "tests/tools/test_judge_runs.py",
     "tests/tools/test_verify.py",
-    "tests/faults/test_damaged_inputs.py",
     "tests/tools/test_use.py",
+    "tests/repository/test_make.py",
+    "tests/faults/test_damaged_inputs.py",
+    "tests/stages/test_train_stage.py",
+    "tests/tools/test_noise.py",
+    "tests/repository/test_reruns.py",
 ]
 # Packages that are slow to import and that few tests need; those import them in their functions.
 IMPORTED_LATE = {"datasets", "gguf", "huggingface_hub", "hydra", "lm_eval", "sympy", "torch._dynamo", "transformers"}
