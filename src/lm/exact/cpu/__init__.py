@@ -4,6 +4,7 @@ The order of additions is that of lm.exact.order. lm.exact.gpu has a file of the
 
 kernels.py          the functions that lm.exact.functions calls
 compiled.py         compile loops with numba, and keep the compiled code
+constants.py        0 and 1 of float32
 registers.py        a type for numba: numbers that stay in vector registers
 parts.py            threads that compute the parts of a loop
 elementary.py       exponential, logarithm, sigmoid

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ZERO
+from lm.exact.cpu.constants import ZERO
 from lm.exact.cpu.parts import rows_of_part, run
 from lm.exact.cpu.products import multiply_rows, pack_here
 from lm.exact.cpu.reductions import row_dot

@@ -8,12 +8,10 @@ import math
 import numpy as np
 
 from lm.exact.cpu.compiled import loop
+from lm.exact.cpu.constants import ONE, ZERO
 from lm.exact.cpu.registers import fma, times_power
 from lm.exact.order import EXP_COEFFICIENTS, LOG2E, LOG2E_LOW, LOG_2, LOG_TERMS, MAGIC, SMALLEST_EXPONENT
 
-f32 = np.float32
-ZERO = f32(0)
-ONE = f32(1)
 E0, E1, E2, E3, E4, E5, E6 = EXP_COEFFICIENTS
 
 

@@ -6,7 +6,7 @@
 from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ZERO
+from lm.exact.cpu.constants import ZERO
 from lm.exact.cpu.parts import array, rows_of_part, run
 from lm.exact.cpu.registers import add, lanes_of, load_lanes, store
 from lm.exact.order import LANES

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ONE, sigmoid
+from lm.exact.cpu.constants import ONE
+from lm.exact.cpu.elementary import sigmoid
 from lm.exact.cpu.parts import rows_of_part, run
 from lm.exact.order import GELU_CUBIC, GELU_CUBIC_SLOPE, GELU_SCALE
 

@@ -7,7 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ONE, log
+from lm.exact.cpu.constants import ONE
+from lm.exact.cpu.elementary import log
 from lm.exact.cpu.parts import rows_of_part, run
 from lm.exact.cpu.products import multiply_rows, pack, tiles_of_part
 from lm.exact.cpu.registers import any_layout

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ONE, ZERO, f32
+from lm.exact.cpu.constants import ONE, ZERO
 from lm.exact.cpu.parts import array, rows_of_part, run
 from lm.exact.cpu.reductions import row_dot
 from lm.exact.order import SUM_ROWS
@@ -16,7 +16,7 @@ from lm.exact.order import SUM_ROWS
 @loop
 def norm_row(x, weight, eps, out):
     """Write x r (1 + w) to out, all (C,); return r."""
-    mean = row_dot(x, x) / f32(len(x))
+    mean = row_dot(x, x) / np.float32(len(x))
     r = ONE / np.sqrt(mean + eps)
     for j in range(len(x)):
         out[j] = x[j] * r * (ONE + weight[j])
@@ -33,7 +33,7 @@ def norm_gradient_row(grad, x, weight, r, grad_x, grad_weight, gain):
         gain[j] = grad[j] * (ONE + weight[j])
 
     # The gradient of x, without the component along x, which the norm removes.
-    along = row_dot(gain, x) * r / f32(len(x))
+    along = row_dot(gain, x) * r / np.float32(len(x))
     for j in range(len(x)):
         unit = x[j] * r
         grad_x[j] = (gain[j] - unit * along) * r
@@ -72,7 +72,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return x r (1 + w) (N, C) for x (N, C) and weight (C,), and r (N,) = 1 / sqrt(mean(x²) + eps)."""
     out = torch.empty_like(x)
     r = x.new_empty(len(x))
-    run(rms_norm_loop, x, weight, f32(eps), out, r, work=x.numel())
+    run(rms_norm_loop, x, weight, np.float32(eps), out, r, work=x.numel())
     return out, r
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ONE, f32
+from lm.exact.cpu.constants import ONE
 from lm.exact.cpu.parts import rows_of_part, run
 from lm.exact.cpu.products import whole_product
 from lm.exact.cpu.reductions import square_sum
@@ -46,7 +46,7 @@ def orthogonalize_loop(updates, num_steps, a, b, c, part, parts):
         # Divide by the norm.
         x = updates[n]
         flat = x.reshape(R * C)
-        size = f32(np.sqrt(square_sum(flat))) + NEWTON_SCHULZ_EPS
+        size = np.float32(np.sqrt(square_sum(flat))) + NEWTON_SCHULZ_EPS
         for j in range(len(flat)):
             flat[j] /= size
 
@@ -71,13 +71,13 @@ def orthogonalize_loop(updates, num_steps, a, b, c, part, parts):
 def adamw(p: Tensor, grad: Tensor, mean: Tensor, square: Tensor, scalars: AdamWScalars) -> None:
     """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps)."""
     arrays = [x.view(-1) for x in (p, grad, mean, square)]
-    numbers = [f32(number) for number in scalars]
+    numbers = [np.float32(number) for number in scalars]
     run(adamw_loop, *arrays, *numbers, work=2 * p.numel())
 
 
 def orthogonalize(updates: Tensor, coefficients: Sequence[float], num_steps: int) -> Tensor:
     """Return matrices (N, R, C), R ≤ C, with singular values brought near 1 by Newton-Schulz iteration."""
     result = updates.clone()
-    a, b, c = (f32(coefficient) for coefficient in coefficients)
+    a, b, c = (np.float32(coefficient) for coefficient in coefficients)
     run(orthogonalize_loop, result, num_steps, a, b, c, work=8 * num_steps * result.numel())
     return result

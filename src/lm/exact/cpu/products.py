@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ZERO
+from lm.exact.cpu.constants import ZERO
 from lm.exact.cpu.parts import rows_of_part, run
 from lm.exact.cpu.registers import COLUMNS, add, add_product, any_layout, load_tile_row, store, tile_row_of
 from lm.exact.order import TERMS
@@ -30,6 +30,8 @@ def pack_panel(b, panel, packed):
     """Copy columns of b (K, N) to packed[panel] (K, COLUMNS); zeros follow the last one."""
     first = panel * COLUMNS
     width = min(COLUMNS, b.shape[1] - first)
+
+    # Numbers of a row are next to each other: copy row by row.
     if b.strides[1] == 4 and width == COLUMNS:
         for k in range(len(b)):
             row = b[k, first : first + COLUMNS]
@@ -37,6 +39,8 @@ def pack_panel(b, panel, packed):
             for j in range(COLUMNS):
                 copy[j] = row[j]
         return
+
+    # Otherwise copy 16 rows at a time, column by column.
     if width < COLUMNS:
         packed[panel] = ZERO
     for k0 in range(0, len(b), 16):
@@ -61,6 +65,7 @@ def tile(a, i, first, panel, c, column, adds):
 
     The tile begins at row i and at `column`. Unless it `adds`, the chain is added to +0.
     """
+    # The six rows of the tile stay in registers.
     s0 = s1 = s2 = s3 = s4 = s5 = tile_row_of(ZERO)
     for k in range(len(panel)):
         row = load_tile_row(panel[k], 0)
@@ -90,6 +95,8 @@ def edge_tile(a, i, first, panel, c, column, last_row, adds):
     """Do what `tile` does for a tile that reaches beyond the last row or column of c."""
     height = min(ROWS, last_row - i)
     width = min(COLUMNS, c.shape[1] - column)
+
+    # Copy what there is to a whole tile.
     rows = np.zeros((ROWS, len(panel)), np.float32)
     spare = np.zeros((ROWS, COLUMNS), np.float32)
     for r in range(height):
@@ -99,6 +106,8 @@ def edge_tile(a, i, first, panel, c, column, last_row, adds):
             for j in range(width):
                 spare[r, j] = c[i + r, column + j]
     tile(any_layout(rows), 0, 0, panel, any_layout(spare), 0, adds)
+
+    # Copy the results back.
     for r in range(height):
         for j in range(width):
             c[i + r, column + j] = spare[r, j]
@@ -114,14 +123,16 @@ def multiply_rows(a, packed, c, rows, terms, adds):
     first_term, last_term = terms
     for n in range(num_panels(c.shape[1])):
         column = n * COLUMNS
-        is_whole = column + COLUMNS <= c.shape[1]
+        has_all_columns = column + COLUMNS <= c.shape[1]
         first = first_term
         while first < last_term:
+            # One chain of all tiles of this panel.
             last = min((first // TERMS + 1) * TERMS, last_term)
             panel = packed[n, first:last]
             adds_chain = adds or first > first_term
             for i in range(first_row, last_row, ROWS):
-                if is_whole and i + ROWS <= last_row:
+                has_all_rows = i + ROWS <= last_row
+                if has_all_columns and has_all_rows:
                     tile(a, i, first, panel, c, column, adds_chain)
                 else:
                     edge_tile(a, i, first, panel, c, column, last_row, adds_chain)
@@ -131,13 +142,16 @@ def multiply_rows(a, packed, c, rows, terms, adds):
 @loop
 def whole_product(a, b, c):
     """c (M, N) = a (M, K) @ b (K, N) of arrays of any strides."""
-    multiply_rows(a, pack_here(b), c, (0, len(a)), (0, len(b)), False)
+    all_rows = (0, len(a))
+    all_terms = (0, len(b))
+    multiply_rows(a, pack_here(b), c, all_rows, all_terms, False)
 
 
 @loop
 def tiles_of_part(number, part, parts):
     """Return the first row of a part of `number` rows, and the one after its last; both are multiples of ROWS."""
-    tiles = rows_of_part((number + ROWS - 1) // ROWS, part, parts)
+    num_tiles = (number + ROWS - 1) // ROWS
+    tiles = rows_of_part(num_tiles, part, parts)
     return tiles.start * ROWS, min(number, tiles.stop * ROWS)
 
 
@@ -151,7 +165,9 @@ def pack_loop(x, is_transposed, packed, part, parts):
 @loop
 def multiply_loop(x, is_transposed, packed, c, adds, part, parts):
     a = any_layout(x.T) if is_transposed else any_layout(x)
-    multiply_rows(a, packed, any_layout(c), tiles_of_part(len(a), part, parts), (0, a.shape[1]), adds)
+    own_rows = tiles_of_part(len(a), part, parts)
+    all_terms = (0, a.shape[1])
+    multiply_rows(a, packed, any_layout(c), own_rows, all_terms, adds)
 
 
 def pack(b: Tensor) -> np.ndarray:

@@ -6,7 +6,7 @@
 import numpy as np
 
 from lm.exact.cpu.compiled import loop
-from lm.exact.cpu.elementary import ZERO, f32
+from lm.exact.cpu.constants import ZERO
 from lm.exact.cpu.registers import (
     add,
     add_product,
@@ -47,7 +47,7 @@ def row_dot(x, y):
 @loop
 def row_max(x):
     """Return the largest number of x (N,); NaN does not count."""
-    lowest = f32(-np.inf)
+    lowest = np.float32(-np.inf)
     lanes = lanes_of(lowest)
     whole = len(x) // LANES * LANES
     for start in range(0, whole, LANES):

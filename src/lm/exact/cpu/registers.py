@@ -112,8 +112,10 @@ def times_power(typingctx, x, magic):
     """Return x 2^e for the integer e in the last bits of `magic`, 1.5 * 2**23 + e."""
 
     def generate(context, builder, sig, args):
-        bits, exponent = (builder.bitcast(arg, INT32) for arg in args)
-        return builder.bitcast(builder.add(bits, builder.shl(exponent, INT32(23))), FLOAT)
+        number, power = args
+        bits = builder.bitcast(number, INT32)
+        exponent = builder.shl(builder.bitcast(power, INT32), INT32(23))  # where float32 keeps its exponent
+        return builder.bitcast(builder.add(bits, exponent), FLOAT)
 
     return types.float32(types.float32, types.float32), generate
 
@@ -163,22 +165,33 @@ def load_last_lanes(typingctx, row, start, fill):
     """Return the numbers of a row (N,) from `start` on, fewer than LANES; `fill` follows them."""
 
     def generate(context, builder, sig, args):
+        kind = sig.args[0]
         array, start, fill = args
-        place = address(context, builder, sig.args[0], array, start)
-        (length,) = cgutils.unpack_tuple(builder, context.make_array(sig.args[0])(context, builder, array).shape, 1)
+        place = address(context, builder, kind, array, start)
+
+        # How many numbers are left.
+        shape = context.make_array(kind)(context, builder, array).shape
+        (length,) = cgutils.unpack_tuple(builder, shape, 1)
         left = builder.trunc(builder.sub(length, start), INT32)
+
+        # LLVM's load of those elements of a vector that a mask names.
         mask_type = ir.VectorType(ir.IntType(1), WIDTH)
         load_type = ir.FunctionType(VECTOR, [VECTOR.as_pointer(), INT32, mask_type, VECTOR])
         name = f"llvm.masked.load.v{WIDTH}f32.p0"
         load = cgutils.get_or_insert_function(builder.module, load_type, name)
+
+        integers = ir.VectorType(INT32, WIDTH)
+        lefts = ir.Constant(integers, ir.Undefined)
+        lefts = builder.insert_element(lefts, left, INT32(0))
+        lefts = builder.shuffle_vector(lefts, lefts, ir.Constant(integers, [0] * WIDTH))
+        filled = splat(builder, fill)
+        alignment = INT32(4)  # bytes
         vectors = []
         for i in range(LANES // WIDTH):
-            lanes = ir.Constant(ir.VectorType(INT32, WIDTH), [i * WIDTH + j for j in range(WIDTH)])
-            lefts = ir.Constant(ir.VectorType(INT32, WIDTH), ir.Undefined)
-            lefts = builder.insert_element(lefts, left, INT32(0))
-            lefts = builder.shuffle_vector(lefts, lefts, ir.Constant(ir.VectorType(INT32, WIDTH), [0] * WIDTH))
+            lanes = ir.Constant(integers, [i * WIDTH + j for j in range(WIDTH)])
             mask = builder.icmp_signed("<", lanes, lefts)
-            vectors.append(builder.call(load, [place(i), INT32(4), mask, splat(builder, fill)]))
+            vector = builder.call(load, [place(i), alignment, mask, filled])
+            vectors.append(vector)
         return value_of(builder, vectors)
 
     return LANES_ROW(row, types.intp, types.float32), generate
@@ -252,7 +265,8 @@ def combine_halves(combine):
         half = WIDTH // 2
         while half:
             places = [(i + half) % WIDTH for i in range(WIDTH)]
-            moved = builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(INT32, WIDTH), places))
+            order = ir.Constant(ir.VectorType(INT32, WIDTH), places)
+            moved = builder.shuffle_vector(vector, vector, order)
             vector = combine(builder, vector, moved)
             half //= 2
         return builder.extract_element(vector, INT32(0))
