@@ -20,10 +20,13 @@ def tile_of(program, num_rows, num_columns, BM: tl.constexpr, BN: tl.constexpr):
     """Return the row and the column of a program's tile. GROUP rows of tiles are computed column by column."""
     tile_rows = tl.cdiv(num_rows, BM)
     tile_columns = tl.cdiv(num_columns, BN)
-    group = program // (GROUP * tile_columns)
-    height = tl.minimum(tile_rows - group * GROUP, GROUP)
-    place = program % (GROUP * tile_columns)
-    return (group * GROUP + place % height) * BM, place // height * BN
+    tiles_of_group = GROUP * tile_columns
+    group = program // tiles_of_group
+    place = program % tiles_of_group
+    height = tl.minimum(tile_rows - group * GROUP, GROUP)  # the last group may have fewer rows of tiles
+    tile_row = group * GROUP + place % height
+    tile_column = place // height
+    return tile_row * BM, tile_column * BN
 
 
 @triton.jit
@@ -49,11 +52,13 @@ def add_products(
     Unless MASKED all rows, columns and terms exist. Beyond `last` terms must be 0.
     """
     term = tl.arange(0, BK)
+    # Each round adds one chain.
     for start in tl.range(first // TERMS * TERMS, last, TERMS, num_stages=1):
         begin = tl.maximum(start, first)
         end = tl.minimum(start + TERMS, last)
         from_a = a + tl.cast(begin, tl.int64) * a_term
         from_b = b + tl.cast(begin, tl.int64) * b_term
+
         chain = tl.zeros((BM, BN), tl.float32)
         for k in range(begin, end, BK):
             if MASKED:
@@ -66,6 +71,7 @@ def add_products(
             chain = tl.dot(x, y, chain, input_precision="ieee")
             from_a += BK * a_term
             from_b += BK * b_term
+
         total = total + chain
     return total
 
@@ -112,7 +118,7 @@ def product_kernel(
     place = matrix * out_matrix + row[:, None].to(tl.int64) * out_row + column[None, :]
     inside = is_row[:, None] & is_column[None, :]
 
-    # The last chain may be shorter than the others.
+    # The product. The last chain may be shorter than the others.
     total = tl.zeros((BM, BN), tl.float32)
     if ADDS:
         total = tl.load(out + place, mask=inside, other=0.0)
@@ -120,8 +126,10 @@ def product_kernel(
     total = add_products(total, from_a, from_b, a_term, b_term, is_row, is_column, 0, whole, K, MASKED, BM, BN, BK)
     if HAS_REST:
         total = add_products(total, from_a, from_b, a_term, b_term, is_row, is_column, whole, K, K, True, BM, BN, BK)
+
     if MIXES:
-        total = total * scale + tl.load(other + place, mask=inside, other=0.0) * other_scale
+        number = tl.load(other + place, mask=inside, other=0.0)
+        total = total * scale + number * other_scale
     tl.store(out + place, total, mask=inside)
 
 
@@ -134,7 +142,8 @@ def add_chains_kernel(sums, out, num_chains, size, ADDS: tl.constexpr, BLOCK: tl
     if ADDS:
         total = tl.load(out + i, mask=inside, other=0.0)
     for chain in tl.range(0, num_chains, loop_unroll_factor=UNROLL):
-        total = total + tl.load(sums + tl.cast(chain, tl.int64) * size + i, mask=inside, other=0.0)
+        of_chain = sums + tl.cast(chain, tl.int64) * size
+        total = total + tl.load(of_chain + i, mask=inside, other=0.0)
     tl.store(out + i, total, mask=inside)
 
 
@@ -156,12 +165,16 @@ def multiply_by_chains(a: Tensor, b: Tensor, out: Tensor, adds: bool) -> Tensor:
     num_rows, num_terms = a.shape
     num_columns = b.shape[1]
     num_chains = num_terms // order.TERMS
-    sums = out.new_empty(num_chains, num_rows, num_columns)
+
+    # Each chain is a matrix: (num_chains, M, TERMS) and (num_chains, TERMS, N).
     chains_of_a = a.unflatten(1, (num_chains, order.TERMS)).transpose(0, 1)
     chains_of_b = b.unflatten(0, (num_chains, order.TERMS))
+    sums = out.new_empty(num_chains, num_rows, num_columns)
     multiply_matrices(chains_of_a, chains_of_b, sums)
-    grid = (cdiv(out.numel(), NUMBERS),)
-    launch(add_chains_kernel, grid, sums, out, num_chains, out.numel(), ADDS=adds, BLOCK=NUMBERS)
+
+    size = out.numel()
+    grid = (cdiv(size, NUMBERS),)
+    launch(add_chains_kernel, grid, sums, out, num_chains, size, ADDS=adds, BLOCK=NUMBERS)
     return out
 
 
@@ -181,7 +194,9 @@ def multiply_matrices(
     num_matrices, num_rows, num_terms = a.shape
     num_columns = b.shape[2]
     tile = tile_for(num_rows, num_columns, num_matrices, out.device)
-    grid = (cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN), num_matrices)
+    num_tiles = cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN)
+    grid = (num_tiles, num_matrices)
+    exceeds = num_rows % tile.BM > 0 or num_columns % tile.BN > 0
     launch(
         product_kernel,
         grid,
@@ -199,7 +214,7 @@ def multiply_matrices(
         other_scale,
         ADDS=adds,
         MIXES=other is not None,
-        MASKED=num_rows % tile.BM > 0 or num_columns % tile.BN > 0,
+        MASKED=exceeds,
         HAS_REST=num_terms % order.TERMS > 0,
         **tile._asdict(),
     )
