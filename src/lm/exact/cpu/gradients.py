@@ -17,16 +17,22 @@ def multiples_loop(x, unit, largest, out, part, parts):
         number = np.rint(np.float64(x[j]) / unit)
         if number != number:  # NaN
             number = 0.0
-        out[j] = np.int64(min(max(number, -largest), largest))
+        limited = min(max(number, -largest), largest)
+        out[j] = np.int64(limited)
 
 
 def square_sums(tensors: Iterable[Tensor]) -> list[float]:
     """Return the sum of the squares of each tensor."""
-    return [square_sum(array(x.reshape(-1).contiguous())) for x in tensors]
+    sums = []
+    for x in tensors:
+        flat = x.reshape(-1).contiguous()
+        sums.append(square_sum(array(flat)))
+    return sums
 
 
 def multiples(x: Tensor, unit: float, largest: float) -> Tensor:
     """Return x as multiples of `unit`, a power of two: int64, at most `largest` in size; NaN becomes 0."""
+    numbers = x.contiguous().view(-1)
     result = torch.empty(x.shape, dtype=torch.int64)
-    run(multiples_loop, x.contiguous().view(-1), unit, largest, result.view(-1), work=x.numel())
+    run(multiples_loop, numbers, unit, largest, result.view(-1), work=x.numel())
     return result

@@ -37,7 +37,7 @@ def adamw_loop(x, grad, mean, square, beta1, beta2, decay, size, root, eps, part
 
 @loop
 def orthogonalize_loop(updates, num_steps, a, b, c, part, parts):
-    """Replace each matrix x by a x + (b g + c g g) x for g = x x^T, some times, after it was divided by its norm."""
+    """Divide each matrix x by its norm; then replace it `num_steps` times by a x + (b g + c g g) x, where g = x x^T."""
     _, R, C = updates.shape
     gram = np.empty((R, R), np.float32)
     square = np.empty((R, R), np.float32)

@@ -26,17 +26,20 @@ def pool() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=pool.cache_clear)  # a child process has none of these threads
 
 
-def run(loop: Callable, *arguments, work: int) -> None:
+def run(compute: Callable, *arguments, work: int) -> None:
     """Call a loop in parts, at most one for each thread; arguments are tensors and numbers.
 
     `work` is about the number of simple operations.
     """
     arrays = [array(each) if isinstance(each, Tensor) else each for each in arguments]
-    parts = max(1, min(get_num_threads(), work // PART_WORK))
-    others = [pool().submit(loop, *arrays, part, parts) for part in range(1, parts)]
-    loop(*arrays, 0, parts)
+    worth_a_thread = work // PART_WORK
+    parts = max(1, min(get_num_threads(), worth_a_thread))
+
+    # Other threads compute the other parts meanwhile.
+    others = [pool().submit(compute, *arrays, part, parts) for part in range(1, parts)]
+    compute(*arrays, 0, parts)
     for other in others:
-        other.result()
+        other.result()  # raises the error of a part
 
 
 def array(x: Tensor) -> np.ndarray:
@@ -48,4 +51,6 @@ def array(x: Tensor) -> np.ndarray:
 @loop
 def rows_of_part(number, part, parts):
     """Return the range of a part of `number` rows."""
-    return range(number * part // parts, number * (part + 1) // parts)
+    first = number * part // parts
+    last = number * (part + 1) // parts
+    return range(first, last)
