@@ -80,6 +80,18 @@ def test_both_machines_have_the_functions_that_are_called():
         assert list(on_cpu) == list(on_gpu), name
 
 
+def file_of(function) -> str:
+    """Return the last part of the name of a function's module."""
+    return function.__module__.rpartition(".")[2]
+
+
+def test_both_machines_have_a_function_in_files_of_one_name():
+    files_of_cpu = {name: file_of(getattr(of_cpu, name)) for name in of_cpu.__all__}
+    files_of_gpu = {name: file_of(getattr(of_gpu, name)) for name in of_gpu.__all__}
+
+    assert files_of_cpu == files_of_gpu
+
+
 # Kept code. Triton names it by a hash of the kernel's source and of what the kernel calls and reads.
 
 KEY = softmax_kernel.cache_key
