@@ -19,13 +19,14 @@ from lm.exact.cpu.softmax import softmax_
 def short_attention_loop(q, k, v, first, p, out, part, parts):
     B, T, H, D = q.shape
     S, K = k.shape[1:3]
+    G = H // K  # query heads of a key/value head
     for n in rows_of_part(B * T, part, parts):
         b = n // T
         t = n % T
         begin = first[b, t]
         end = S - T + t + 1
         for h in range(H):
-            group = h // (H // K)
+            group = h // G
 
             # The softmax of the scores.
             row = p[b, t, h, : end - begin]
@@ -48,6 +49,7 @@ def short_attention_loop(q, k, v, first, p, out, part, parts):
 def short_attention_gradient_loop(grad, q, k, v, first, p, grad_q, grad_k, grad_v, part, parts):
     B, T, H, D = q.shape
     K = k.shape[2]
+    G = H // K  # query heads of a key/value head
     for n in rows_of_part(B * K, part, parts):
         b = n // K
         group = n % K
@@ -57,11 +59,12 @@ def short_attention_gradient_loop(grad, q, k, v, first, p, grad_q, grad_k, grad_
         for t in range(T):
             begin = first[b, t]
             end = t + 1
-            for h in range(group * (H // K), (group + 1) * (H // K)):
+            num_seen = end - begin
+            for h in range(group * G, (group + 1) * G):
                 # The gradient of the softmax, and the component of it that the softmax removes.
                 own = grad[b, t, h]
-                weights = p[b, t, h, : end - begin]
-                slope = slopes[: end - begin]
+                weights = p[b, t, h, :num_seen]
+                slope = slopes[:num_seen]
                 for s in range(begin, end):
                     slope[s - begin] = row_dot(own, v[b, s, group])
                 along = row_dot(slope, weights)
@@ -73,13 +76,13 @@ def short_attention_gradient_loop(grad, q, k, v, first, p, grad_q, grad_k, grad_
                     of_query[j] = ZERO
                 for s in range(begin, end):
                     weight = weights[s - begin]
-                    x = (slope[s - begin] - along) * weight
+                    of_score = (slope[s - begin] - along) * weight
                     key = k[b, s, group]
                     of_key = grad_k[b, s, group]
                     of_value = grad_v[b, s, group]
                     for j in range(D):
-                        of_query[j] = fma(x, key[j], of_query[j])
-                        of_key[j] = fma(x, query[j], of_key[j])
+                        of_query[j] = fma(of_score, key[j], of_query[j])
+                        of_key[j] = fma(of_score, query[j], of_key[j])
                         of_value[j] = fma(weight, own[j], of_value[j])
 
 

@@ -15,7 +15,7 @@ Rules for kernels:
 A result that is not a number has other bits than on a CPU: a GPU has a single NaN.
 
 kernels.py          the functions that lm.exact.functions calls
-constants.py        what kernels read of lm.exact.order
+constants.py        what kernels read of lm.exact.order, and other numbers
 launch.py           run a kernel on a grid of programs
 elementary.py       exponential, logarithm, sigmoid
 reductions.py       sums and the largest number of rows

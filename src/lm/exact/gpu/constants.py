@@ -1,4 +1,4 @@
-"""What kernels read of lm.exact.order."""
+"""What kernels read of lm.exact.order, and other numbers of kernels."""
 
 import triton.language as tl
 
@@ -20,6 +20,7 @@ GELU_CUBIC_SLOPE = tl.constexpr(float(order.GELU_CUBIC_SLOPE))
 NEWTON_SCHULZ_EPS = tl.constexpr(float(order.NEWTON_SCHULZ_EPS))
 INFINITY = tl.constexpr(float("inf"))
 NAN = tl.constexpr(float("nan"))
+WHOLE_FROM = tl.constexpr(2.0**52)  # from here on float64 numbers are integers
 
 # What follows decides how fast the kernels are, and no bit.
 UNROLL = tl.constexpr(8)  # steps of a loop whose loads are under way together

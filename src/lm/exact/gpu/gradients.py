@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lm.exact import order
+from lm.exact.gpu.constants import WHOLE_FROM
 from lm.exact.gpu.launch import NUMBERS, cdiv, launch
 from lm.exact.gpu.reductions import row_squares
 
@@ -81,8 +82,9 @@ def multiples_kernel(x, out, size, PER_UNIT: tl.constexpr, LARGEST: tl.constexpr
     number = tl.where(number > LARGEST, LARGEST, number)
     number = tl.where(number < -LARGEST, -LARGEST, number)
     number = tl.where(number == number, number, 0.0)  # NaN is not equal to itself
-    # Beyond 2**52 float64 numbers are integers.
-    rounded = (tl.abs(number) + 4503599627370496.0) - 4503599627370496.0
+
+    # The addition rounds to an integer.
+    rounded = (tl.abs(number) + WHOLE_FROM) - WHOLE_FROM
     integer = rounded.to(tl.int64)
     signed = tl.where(number < 0.0, -integer, integer)
     tl.store(out + i, signed, mask=inside)
