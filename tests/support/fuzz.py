@@ -16,18 +16,42 @@ from lm.text.documents import Chunk
 from lm.tokenizer.gigatoken_encoder import END, NEW_CHARACTERS, ONLY_TIKTOKEN, Gigatoken
 from lm.tokenizer.load import Tokenizer, well_formed
 
-PIECES = [
-    *("<|endoftext|>", "<|fim_prefix|>", "<bos>", "<eos>", "<start_of_turn>", "<0x0A>", "▁", "Ġ", "\0", "\ufeff"),
-    *("'s", "'t", "'ll", "'ve", "'re", "'d", "'m", "'S", "'LL", "’s", "''", "'", "''s", "'l", "'v", "don't"),
-    *(" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\x0b", "\x0c", "\x1c", "\x85", "\u00a0", "\u1680"),
-    *("\u2003", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\u180e"),
-    *("0", "1234567", "٣", "Ⅷ", "½", "²", "⑳", "the", " the", "Hello", " World", "camelCase", "snake_case", "ALLCAPS"),
-    *("é", "e\u0301", "ß", "ſ", "İ", "ǅ", "!?", "...", "//", "{", "};", "_", "->", "::", "#include", "漢字", "한국"),
-    *("العربية", "हिन्दी", "ไทย", "👩\u200d👩\u200d👧", "🇩🇪", "\ud800", "\udfff", "\ud83d\ude00", "\ufffd", "\ufffe"),
+SPECIAL = ["<|endoftext|>", "<|fim_prefix|>", "<bos>", "<eos>", "<start_of_turn>", "<0x0A>", "▁", "Ġ", "\0", "\ufeff"]
+CONTRACTIONS = ["'s", "'t", "'ll", "'ve", "'re", "'d", "'m", "'S", "'LL", "’s", "''", "'", "''s", "'l", "'v", "don't"]
+ASCII_SPACES = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\x0b", "\x0c", "\x1c"]
+OTHER_SPACES = [
+    *("\x85", "\u00a0", "\u1680", "\u2003", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\u180e"),
 ]
-NEW = re.findall(r"[0-9A-F]+", NEW_CHARACTERS)
-BESIDE_NEW = [chr(int(code, 16) + step) for code in NEW for step in (-1, 1)]
-NEIGHBOURS = [character for character in BESIDE_NEW if not re.match(ONLY_TIKTOKEN, character)]
+NUMBERS = ["0", "1234567", "٣", "Ⅷ", "½", "²", "⑳"]
+WORDS = ["the", " the", "Hello", " World", "camelCase", "snake_case", "ALLCAPS", "é", "e\u0301", "ß", "ſ", "İ", "ǅ"]
+SYMBOLS = ["!?", "...", "//", "{", "};", "_", "->", "::", "#include"]
+SCRIPTS = ["漢字", "한국", "العربية", "हिन्दी", "ไทย", "👩\u200d👩\u200d👧", "🇩🇪"]
+NOT_CHARACTERS = ["\ud800", "\udfff", "\ud83d\ude00", "\ufffd", "\ufffe"]
+PIECES = [
+    *SPECIAL,
+    *CONTRACTIONS,
+    *ASCII_SPACES,
+    *OTHER_SPACES,
+    *NUMBERS,
+    *WORDS,
+    *SYMBOLS,
+    *SCRIPTS,
+    *NOT_CHARACTERS,
+]
+
+
+def neighbours_of_new_characters() -> list[str]:
+    """Return the characters next to those that only tiktoken reads, if both libraries read them."""
+    neighbours = []
+    for code in re.findall(r"[0-9A-F]+", NEW_CHARACTERS):
+        for step in (-1, 1):
+            character = chr(int(code, 16) + step)
+            if not re.match(ONLY_TIKTOKEN, character):
+                neighbours.append(character)
+    return neighbours
+
+
+NEIGHBOURS = neighbours_of_new_characters()
 
 
 def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
@@ -57,7 +81,8 @@ def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
 
 def scalars() -> list[str]:
     """Return every character that UTF-8 can hold, but END."""
-    return [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and chr(code) != END]
+    surrogates = range(0xD800, 0xE000)
+    return [chr(code) for code in range(0x110000) if code not in surrogates and chr(code) != END]
 
 
 def chunk_of(texts: list[str], first_document: int = 0) -> Chunk:
@@ -74,11 +99,13 @@ def chunk_of(texts: list[str], first_document: int = 0) -> Chunk:
 
 def texts_that_differ(gigatoken: Gigatoken, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
     """Return the texts to which gigatoken gives other ids than tiktoken."""
-    ids, lengths = tokenizer.encode_documents(texts)
-    by_tiktoken = np.split(ids, np.cumsum(lengths)[:-1])
-    ids = gigatoken.encode_texts(texts)
-    after_ends = np.flatnonzero(ids == tokenizer.eot_id) + 1
-    by_gigatoken = np.split(ids, after_ends)[:-1]
+    tiktoken_ids, lengths = tokenizer.encode_documents(texts)
+    by_tiktoken = np.split(tiktoken_ids, np.cumsum(lengths)[:-1])
+
+    gigatoken_ids = gigatoken.encode_texts(texts)
+    after_ends = np.flatnonzero(gigatoken_ids == tokenizer.eot_id) + 1
+    by_gigatoken = np.split(gigatoken_ids, after_ends)[:-1]
+
     differ = []
     for text, expected, found in zip(texts, by_tiktoken, by_gigatoken, strict=True):
         if not np.array_equal(expected, found):

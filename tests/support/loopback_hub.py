@@ -133,7 +133,8 @@ def _take(fault: list[int] | None, otherwise: int | None = None) -> int | None:
     return fault[1]
 
 
-def _git_sha1(content: bytes) -> str:
+def git_sha1(content: bytes) -> str:
+    """Return the SHA-1 by which git knows a file of this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
@@ -144,7 +145,7 @@ def _tree(files: dict[str, bytes]) -> list[dict]:
     for path in sorted(folders - {"."}):
         tree.append({"type": "directory", "path": path, "size": 0, "oid": "0" * 40})
     for path, content in sorted(files.items()):
-        tree.append({"type": "file", "path": path, "size": len(content), "oid": _git_sha1(content)})
+        tree.append({"type": "file", "path": path, "size": len(content), "oid": git_sha1(content)})
     return tree
 
 
@@ -191,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path not in files:
             self._refuse(404, "EntryNotFound", "Entry not found", commit)
         elif lfs or path.endswith(("README.md", ".json")):
-            etag = _git_sha1(files[path])
+            etag = git_sha1(files[path])
             self._file(path, files[path], {"X-Repo-Commit": commit, "ETag": f'"{etag}"'})
         else:
             self._redirect(files[path], commit)

@@ -161,23 +161,27 @@ def has_a_weight(sources: list[tuple[list[str], float]]) -> bool:
 WEIGHTED_SOURCES = st.lists(st.tuples(TEXTS, WEIGHTS), min_size=1, max_size=4).filter(has_a_weight)
 
 
-def expected_stream(sources: list[tuple[list[str], float]]) -> list[tuple[int, str]]:
-    """Return (source, document) in the order of the definition, one document at a time."""
-    sum_of_weights = sum(weight for _, weight in sources)
-    length = sum(len(text.encode()) for texts, weight in sources if weight > 0 for text in texts)
+def expected_stream(sources: list[tuple[list[str], float]]) -> list[str]:
+    """Return the documents in the order of the definition, computed one document at a time."""
+    used = [(texts, weight) for texts, weight in sources if weight > 0]
+    sum_of_weights = sum(weight for _, weight in used)
+    stream_bytes = sum(num_bytes(text) for texts, _ in used for text in texts)
     turns = []
-    for number, (texts, weight) in enumerate(sources):
-        if weight == 0:
-            continue
+    for number, (texts, weight) in enumerate(used):
         # Repeat the documents until the source has its fraction of the stream.
+        fraction = weight / sum_of_weights
         own_bytes = 0
         for count, text in enumerate(itertools.cycle(text for text in texts if text)):
-            key = own_bytes / (weight / sum_of_weights)
-            if key >= length:
+            start_key = own_bytes / fraction
+            if start_key >= stream_bytes:
                 break
-            turns.append((key, number, count, text))
-            own_bytes += len(text.encode())
-    return [(number, text) for _, number, _, text in sorted(turns)]
+            turns.append((start_key, number, count, text))
+            own_bytes += num_bytes(text)
+    return [text for _, _, _, text in sorted(turns)]
+
+
+def num_bytes(text: str) -> int:
+    return len(text.encode())
 
 
 def chunks_of_mixture(sources, chunk_chars: int, per_file: int) -> list:
@@ -210,6 +214,5 @@ def test_the_stream_is_the_definition_for_any_batches(sources, chunk_chars, per_
     ):
         chunks = chunks_of_mixture(sources, chunk_chars, per_file)
 
-    expected = expected_stream(sources)
     texts = [text for chunk in chunks for text in chunk.texts.to_pylist()]
-    assert texts == [text for _, text in expected]
+    assert texts == expected_stream(sources)

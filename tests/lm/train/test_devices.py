@@ -6,6 +6,7 @@ vocabulary is not sampled, and `float(tensor)` gives 1. Kernels, compiled blocks
 """
 
 import contextlib
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -24,23 +25,27 @@ from support.train_params import train_params
 from support.workspace import MICRO_MODEL
 
 DEVICE = "cuda" if torch.version.cuda else "meta"
-NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__bool__, Tensor.__index__, Tensor.item)
-WHOLE = (Tensor.cpu, Tensor.numpy, Tensor.nonzero, Tensor.unique)
+# Functions with which Python asks a tensor for a number, and those that need all of it.
+ASKS_FOR_NUMBER = (Tensor.__float__, Tensor.__int__, Tensor.__bool__, Tensor.__index__, Tensor.item)
+NEEDS_ALL = (Tensor.cpu, Tensor.numpy, Tensor.nonzero, Tensor.unique)
 
 
 class Waits(TorchFunctionMode):
-    """Answer 1 where Python asks a tensor for numbers, and list what makes Python wait for a GPU."""
+    """Answer 1 where Python asks a tensor for a number, and list what makes Python wait for a GPU."""
 
     def __init__(self):
         super().__init__()
         self.found = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        on_device = bool(args) and isinstance(args[0], Tensor) and args[0].device.type == DEVICE
-        copies_to_device = func is Tensor.to and not on_device and torch.device(DEVICE) in args[1:]
-        if copies_to_device or (on_device and func in NUMBERS + WHOLE):
+        is_on_device = bool(args) and isinstance(args[0], Tensor) and args[0].device.type == DEVICE
+        copies_to_device = func is Tensor.to and not is_on_device and torch.device(DEVICE) in args[1:]
+        copies_from_device = is_on_device and func in ASKS_FOR_NUMBER + NEEDS_ALL
+        if copies_to_device or copies_from_device:
             self.found.append(func.__name__)
-        return 1.0 if func in NUMBERS else func(*args, **(kwargs or {}))
+        if func in ASKS_FOR_NUMBER:
+            return 1.0
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -54,46 +59,65 @@ def device(monkeypatch):
         monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda *arguments, **options: None)
 
 
-def devices_after_a_step(optimizer: str, document_start_id: int | None) -> tuple[set[str], list[str]]:
-    """Run two steps and a validation; return the kinds of devices in the state, and what the second step waits for."""
+class Steps(NamedTuple):
+    """What was seen in two steps and a validation."""
+
+    devices: set[str]  # kinds of devices of the tensors in the state at the end
+    waits: list[str]  # what the second step waits for
+
+
+def run_steps(optimizer: str, document_start_id: int | None) -> Steps:
+    """Run two steps and a validation."""
     params = train_params(numerics="fast", optimizer=optimizer, batch_tokens=64, micro_batch_tokens=32)
     with FakeTensorMode(), Waits() as waits:
         model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
         model.document_start_id = document_start_id
-        for module in model.modules():  # as `model.to` does, which a fake refuses
-            for name, weight in [*module.named_parameters(recurse=False)]:
-                setattr(module, name, nn.Parameter(weight.detach().to(DEVICE)))
+        move_weights(model)
         state = TrainingState(model, build_optimizers(model, params, torch.bfloat16))
         ids = torch.zeros(4, 16, dtype=torch.int64, device=DEVICE)
+
         for _ in range(2):
             waits.found.clear()
             compute_gradients(state, (ids, ids), params, torch.bfloat16)
             update_weights(state, 0.1)
-        found = list(waits.found)
+        waits_of_step = list(waits.found)
         model.token_losses(ids, ids)
-        return {tensor.device.type for _, tensor in named_tensors(state.as_dict())}, found
+
+        devices = {tensor.device.type for _, tensor in named_tensors(state.as_dict())}
+        return Steps(devices, waits_of_step)
+
+
+def move_weights(model: nn.Module) -> None:
+    """Do what `model.to(DEVICE)` does, which a fake tensor refuses."""
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(weight.detach().to(DEVICE)))
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 @pytest.mark.parametrize("document_start_id", [None, 0])
 def test_a_step_leaves_no_tensor_on_the_cpu(optimizer, document_start_id):
-    devices, _ = devices_after_a_step(optimizer, document_start_id)
-    assert devices == {DEVICE}
+    steps = run_steps(optimizer, document_start_id)
+
+    assert steps.devices == {DEVICE}
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_a_step_waits_for_the_gpu_once(optimizer):
     """For the loss and the norm of the gradient together, in whatever number of micro-batches."""
-    _, waits = devices_after_a_step(optimizer, 0)
-    assert waits == ["item"] * 2  # a fake's `tolist` of both numbers
+    steps = run_steps(optimizer, document_start_id=0)
+
+    assert steps.waits == ["item", "item"], "one `tolist` of both numbers"
 
 
 def test_block_masks_wait_for_nothing():
     with FakeTensorMode(), Waits() as waits:
         documents = torch.zeros(4, 300, dtype=torch.int64, device=DEVICE)
         mask = block_mask(documents, 40)
+
     assert waits.found == []
-    assert {part.device.type for part in mask.as_tuple() if isinstance(part, Tensor)} == {DEVICE}
+    tensors = [part for part in mask.as_tuple() if isinstance(part, Tensor)]
+    assert {tensor.device.type for tensor in tensors} == {DEVICE}
 
 
 def test_what_waits_for_the_gpu_is_seen():
@@ -102,13 +126,25 @@ def test_what_waits_for_the_gpu_is_seen():
         float(there)
         there.tolist()
         there.cpu()
+
     assert waits.found == ["to", "__float__", "item", "cpu"]
 
 
-@pytest.mark.parametrize("function", ["rotary_table", "visible"])
-def test_a_tensor_on_the_cpu_is_found(monkeypatch, function):
-    module = gemma3 if function == "rotary_table" else kernels
-    made = getattr(module, function)
-    monkeypatch.setattr(module, function, lambda *arguments: made(*arguments[:-1], torch.device("cpu")))
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        (gemma3, "rotary_table"),
+        (kernels, "visible"),
+    ],
+)
+def test_a_tensor_on_the_cpu_is_found(monkeypatch, module, function):
+    original = getattr(module, function)
+
+    def made_on_the_cpu(*arguments):
+        *others, _ = arguments
+        return original(*others, torch.device("cpu"))
+
+    monkeypatch.setattr(module, function, made_on_the_cpu)
+
     with pytest.raises(RuntimeError, match="device"):
-        devices_after_a_step("muon", None)
+        run_steps("muon", document_start_id=None)

@@ -64,31 +64,42 @@ class Operations(TorchDispatchMode):
 
 def operations(document_start_id: int | None = None, **changes) -> set[str]:
     """Return the names of the operations of one step of a small model; `changes` are of the golden run's parameters."""
-    params = dataclasses.replace(train_params(20), seq_len=16, batch_tokens=128, micro_batch_tokens=128)
-    params = dataclasses.replace(params, **changes)
+    small = {"seq_len": 16, "batch_tokens": 128, "micro_batch_tokens": 128}
+    params = dataclasses.replace(train_params(20), **small | changes)
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), params.numerics)
     model.init_weights(torch.Generator().manual_seed(1))
     model.document_start_id = document_start_id
-    ngrams = NgramEmbeddings({number: str(number).encode() for number in range(50)}, 50, 16)
+    texts = {token_id: str(token_id).encode() for token_id in range(50)}
+    ngrams = NgramEmbeddings(texts, 50, 16)
     state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     ids = torch.arange(8 * (params.seq_len + 1)).view(8, -1) * 7 % 50
+    batch = (ids[:, :-1], ids[:, 1:])
+
     with Operations() as found:
-        compute_gradients(state, (ids[:, :-1], ids[:, 1:]), params, torch.float32)
+        compute_gradients(state, batch, params, torch.float32)
         update_weights(state, 0.01)
     return found.names
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_every_operation_of_a_step_was_reviewed(optimizer):
-    found = set()
+def operations_of_all_steps(optimizer: str) -> set[str]:
+    """Return the names of the operations with every setting that changes them."""
+    found = operations(optimizer=optimizer, seq_len=15, batch_tokens=120, micro_batch_tokens=120)
     for micro_batch_tokens, document_start_id, size in itertools.product((128, 32), (None, 49), (None, 20)):
         found |= operations(
-            optimizer=optimizer, micro_batch_tokens=micro_batch_tokens, document_start_id=document_start_id,
+            document_start_id,
+            optimizer=optimizer,
+            micro_batch_tokens=micro_batch_tokens,
             sampled_vocab_size=size,
-        )  # fmt: skip
-    found |= operations(optimizer=optimizer, seq_len=15, batch_tokens=120, micro_batch_tokens=120)
-    assert found - REVIEWED == set()
-    assert optimizer == "adamw" or found == REVIEWED, "the list has nothing that is not used"
+        )
+    return found
+
+
+def test_every_operation_of_a_step_with_muon_was_reviewed():
+    assert operations_of_all_steps("muon") == REVIEWED, "and the list has nothing that is not used"
+
+
+def test_every_operation_of_a_step_with_adamw_was_reviewed():
+    assert operations_of_all_steps("adamw") <= REVIEWED
 
 
 PRINT_CODE = """
@@ -112,10 +123,15 @@ EXACT_CALLS = {"llvm.fma", "llvm.sqrt", "sqrt", "sqrtf", "llvm.rint", "numba_fre
 @pytest.mark.slow
 def test_the_compiled_loops_call_no_library_and_join_no_operations(tmp_path):
     """A compiler may join or reorder what is marked fast, contract or reassoc; it is given nothing such."""
-    paths = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "tests" / "lm" / "train")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "NUMBA_CACHE_DIR": str(tmp_path)}
+    paths = [ROOT / "src", ROOT / "tests", ROOT / "tests" / "lm" / "train"]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }
     command = [sys.executable, "-c", PRINT_CODE]
+
     code = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
     assert re.findall(r"= f\w+ (?:fast|contract|reassoc|nnan|ninf|nsz|arcp|afn) .*", code) == []
     number = r"(?:<\d+ x )?(?:float|double)>?"
     called = set(re.findall(rf"call {number} @(llvm\.\w+|\w+)", code))
@@ -124,45 +140,69 @@ def test_the_compiled_loops_call_no_library_and_join_no_operations(tmp_path):
 
 def test_an_operation_that_was_not_reviewed_is_found(monkeypatch):
     monkeypatch.setattr("lm.exact.functions.gated_gelu", lambda gate, up: torch.nn.functional.gelu(gate) * up)
+
     assert operations() - REVIEWED == {"gelu", "gelu_backward"}
-    assert {"_fused_adamw_", "linalg_vector_norm"} <= operations(numerics="fast") - REVIEWED
+
+
+def test_operations_of_fast_numerics_were_not_reviewed():
+    found = operations(numerics="fast")
+
+    assert {"_fused_adamw_", "linalg_vector_norm"} <= found - REVIEWED
+
+
+def test_sums_of_floats_and_joined_operations_are_told_apart():
     one = torch.ones(2)
+
     with Operations() as found:
         one.add_(one, alpha=0.5)
         one.sum()
         one.long().sum()
+
     assert found.names == {"add_ with alpha", "sum of floats", "sum", "_to_copy"}
 
 
-def weights_of(threads: int, seq_len: int, num_steps: int) -> list[torch.Tensor]:
-    """Return the weights after the first steps of a small model, computed by `threads` threads."""
+@pytest.fixture
+def all_threads_work(monkeypatch):
+    """Let each thread compute a part, however little there is to do."""
+    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)
+
+
+def weights_after(num_steps: int, seq_len: int, threads: int) -> list[torch.Tensor]:
+    """Return the weights after the first steps of a small model, computed by this number of threads."""
     params = dataclasses.replace(
-        train_params(20, 700), seq_len=seq_len, batch_tokens=2 * seq_len, micro_batch_tokens=seq_len,
+        train_params(20, 700),
+        seq_len=seq_len,
+        batch_tokens=2 * seq_len,
+        micro_batch_tokens=seq_len,
         max_tokens=40 * seq_len,
-    )  # fmt: skip
+    )
     windows = TokenWindows(make_ids(SMALL.vocab_size), seq_len, params.batch_size, params.seed)
-    before = torch.get_num_threads()
+    threads_before = torch.get_num_threads()
     set_num_threads(threads, "exact")
     try:
         model = Gemma3Model(dataclasses.replace(SMALL, sliding_window=4), "exact")
         model.init_weights(torch.Generator().manual_seed(1))
         state = TrainingState(model, build_optimizers(model, params, torch.float32))
         for step in range(num_steps):
-            compute_gradients(state, tuple(map(torch.from_numpy, windows.batch(step))), params, torch.float32)
+            x, y = windows.batch(step)
+            compute_gradients(state, (torch.from_numpy(x), torch.from_numpy(y)), params, torch.float32)
             update_weights(state, 0.01)
     finally:
-        set_num_threads(before, "fast")
+        set_num_threads(threads_before, "fast")
     return list(model.parameters())
 
 
+@pytest.mark.parametrize(("num_steps", "seq_len"), [(1, 63), (1, 128), (1, 257), (12, 100)])
+def test_steps_have_the_same_bits_for_two_threads(all_threads_work, num_steps, seq_len):
+    one = weights_after(num_steps, seq_len, threads=1)
+    two = weights_after(num_steps, seq_len, threads=2)
+
+    assert all(map(torch.equal, one, two))
+
+
 @pytest.mark.parametrize("seq_len", [63, 128, 257])
-def test_a_step_has_the_same_bits_for_any_number_of_threads(seq_len, monkeypatch):
-    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)  # each thread works, however little there is to do
-    one = weights_of(1, seq_len, 1)
-    for threads in (2, 3):
-        assert all(map(torch.equal, one, weights_of(threads, seq_len, 1))), threads
+def test_a_step_has_the_same_bits_for_three_threads(all_threads_work, seq_len):
+    one = weights_after(1, seq_len, threads=1)
+    three = weights_after(1, seq_len, threads=3)
 
-
-def test_twelve_steps_have_the_same_bits_for_two_threads(monkeypatch):
-    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)
-    assert all(map(torch.equal, weights_of(1, 100, 12), weights_of(2, 100, 12)))
+    assert all(map(torch.equal, one, three))

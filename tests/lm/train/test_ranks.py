@@ -1,11 +1,14 @@
 """Several ranks on the CPU: any number has the same windows and losses, shares one checkpoint, and one rank writes."""
 
+import contextlib
 import itertools
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -20,17 +23,32 @@ from lm.train.preflight import check_run, reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
-from support.train_cases import ARGUMENTS, clear, fresh_training, make_training, only_run, run_stage, set_runtime
+from support.train_cases import (
+    ARGUMENTS,
+    Ended,
+    clear,
+    fresh_training,
+    make_training,
+    only_run,
+    run_stage,
+    set_runtime,
+)
 from support.train_params import train_params
 
 STEPS = 50
 STOP = 20  # the step in which ranks are asked to stop
-CURVES = {"plots/training.csv": range(5), "plots/validation.csv": range(3)}  # columns of numbers
+TRAINING_CURVE = "plots/training.csv"
+VALIDATION_CURVE = "plots/validation.csv"
 SETTINGS = {
-    "train.seq_len": 16, "train.batch_tokens": 128, "train.micro_batch_tokens": 64, "train.max_tokens": 128 * STEPS,
-    "train.log_every_tokens": 128, "train.eval_every_tokens": 1280, "train.numerics": "fast",
+    "train.seq_len": 16,
+    "train.batch_tokens": 128,
+    "train.micro_batch_tokens": 64,
+    "train.max_tokens": 128 * STEPS,
+    "train.log_every_tokens": 128,
+    "train.eval_every_tokens": 1280,
+    "train.numerics": "fast",
     "train.sampled_vocab_size": None,  # with fast numerics the sample depends on a rank's micro-batches
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,213 +64,319 @@ def workspace(template):
         yield template
 
 
-def curves():
-    """Steps, tokens, rates, losses and norms of both curves."""
-    return [np.loadtxt(name, delimiter=",", skiprows=1, usecols=columns) for name, columns in CURVES.items()]
+def end_well(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
+    """Run the stage as `count` ranks, which must all succeed."""
+    ended = run_ranks(count, sabotage, *arguments)
+    assert [rank.code for rank in ended] == [0] * count, ended
+    return ended
 
 
-def publish():
+class Curves(NamedTuple):
+    """The rows of the curves that a run has written."""
+
+    training: np.ndarray  # step, tokens, rate, loss, norm of the whole gradient
+    validation: np.ndarray  # step, tokens, loss
+
+
+def read_curves() -> Curves:
+    training = np.loadtxt(TRAINING_CURVE, delimiter=",", skiprows=1)
+    validation = np.loadtxt(VALIDATION_CURVE, delimiter=",", skiprows=1, usecols=(0, 1, 2))
+    return Curves(training, validation)
+
+
+def publish() -> dict:
     """Run the stage, which finds that its ranks have finished the run; return model.json."""
     ended = run_stage()
-    assert ended.code == 0 and "this run is already finished" in ended.out, ended
+    assert ended.code == 0, ended
+    assert "this run is already finished" in ended.out
+    return read_model()
+
+
+def read_model() -> dict:
     return json.loads(Path("data/models/model.json").read_text())
 
 
-def assert_close(found, expected):
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours[:, :4], theirs[:, :4], rtol=0, atol=1e-5)
-        np.testing.assert_allclose(ours[:, 4:], theirs[:, 4:], rtol=0, atol=1e-4)  # the norm of the whole gradient
+def assert_close(found: Curves, expected: Curves) -> None:
+    """Check that only roundings differ; norms are larger than the other numbers."""
+    np.testing.assert_allclose(found.validation, expected.validation, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.training[:, :4], expected.training[:, :4], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.training[:, 4], expected.training[:, 4], rtol=0, atol=1e-4)
+
+
+class RunAlone(NamedTuple):
+    """A run of one process: its curves, and the rows of ids of each batch."""
+
+    curves: Curves
+    batches: list[list[list[int]]]
 
 
 @pytest.fixture(scope="module")
-def alone(template):
-    """The curves and the batches of one process, by optimizer."""
-    found = {}
+def alone(template) -> dict[str, RunAlone]:
+    """The run of one process, by optimizer."""
+    runs = {}
     for optimizer in ("muon", "adamw"):
         with fresh_training(template, checkpoint_every_s=3600):
             template.change(**{"train.optimizer": optimizer})
-            Path("seen").mkdir()
-            assert run_stage(record_batches, "seen").code == 0
-            batches = json.loads(Path("seen/0.json").read_text())
-            shutil.rmtree("seen")
-            found[optimizer] = curves(), batches
-    return found
+            with recorded_batches() as batches:
+                assert run_stage(record_batches, "seen").code == 0
+            runs[optimizer] = RunAlone(read_curves(), batches[0])
+    return runs
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_any_number_of_ranks_has_the_same_losses(workspace, alone, count):
+@contextlib.contextmanager
+def recorded_batches(num_ranks: int = 1) -> Iterator[list]:
+    """Make the folder `seen` for `record_batches`. Yield a list that is filled at the end: the batches by rank."""
+    batches = []
     Path("seen").mkdir()
-    ended = run_ranks(count, record_batches, "seen")
-    assert [rank.code for rank in ended] == [0] * count, ended
-    expected, batches = alone["muon"]
-    seen = [json.loads(Path(f"seen/{rank}.json").read_text()) for rank in range(count)]
+    yield batches
+    for rank in range(num_ranks):
+        batches.append(json.loads(Path(f"seen/{rank}.json").read_text()))
     shutil.rmtree("seen")
-    assert [list(itertools.chain(*parts)) for parts in zip(*seen, strict=True)] == batches
-    assert_close(curves(), expected)
-    # Of the same weights, the figure is the same to the bit.
-    assert curves()[1][0, 2] == expected[1][0, 2]
-    assert all(rank.out == rank.err == "" for rank in ended[1:]), ended
-    # A finished run is not trained again by its ranks. The stage publishes it.
-    again = run_ranks(count)
-    assert [rank.code for rank in again] == [0] * count
-    assert "this run is already finished" in again[0].out and not Path("data/models").exists()
+
+
+NUM_RANKS = pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+
+
+@NUM_RANKS
+def test_any_number_of_ranks_has_the_same_losses(workspace, alone, count):
+    with recorded_batches(count) as batches_of_ranks:
+        ended = end_well(count, record_batches, "seen")
+
+    for batch, *parts in zip(alone["muon"].batches, *batches_of_ranks, strict=True):
+        assert list(itertools.chain(*parts)) == batch, "the ranks divide each batch"
+    curves = read_curves()
+    assert_close(curves, alone["muon"].curves)
+    first_loss = curves.validation[0, 2]
+    assert first_loss == alone["muon"].curves.validation[0, 2], "the same bits, as the weights are the same"
+    assert all(rank.out == rank.err == "" for rank in ended[1:]), "the main rank prints for all"
+
+
+@NUM_RANKS
+def test_a_finished_run_is_not_trained_again_and_the_stage_publishes_it(workspace, count):
+    end_well(count)
+
+    again = end_well(count)
+
+    assert "this run is already finished" in again[0].out
+    assert not Path("data/models").exists()
     assert publish()["segments"][0]["ranks"] == count
 
 
-OTHER_RANKS = [
-    (2, 1, False, "muon"),
-    (1, 2, True, "adamw"),
-    (2, 1, True, "adamw"),  # the first pass over the weights is a validation
-    pytest.param(1, 4, True, "adamw", marks=pytest.mark.slow),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("before", "after", "shard", "optimizer"), OTHER_RANKS)
+@pytest.mark.parametrize(
+    ("before", "after", "shard", "optimizer"),
+    [
+        (2, 1, False, "muon"),
+        (1, 2, True, "adamw"),
+        (2, 1, True, "adamw"),  # the first pass over the weights is a validation
+        pytest.param(1, 4, True, "adamw", marks=pytest.mark.slow),
+    ],
+)
 def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, before, after, shard, optimizer):
     workspace.change(**{"train.optimizer": optimizer})
     set_runtime(shard=str(shard).lower())
-    ended = run_ranks(before, stop_at, before - 1, STOP)  # the last rank alone is asked
-    assert [rank.code for rank in ended] == [143] * before, ended
-    assert f"training stopped at step {STOP} (SIGTERM); a checkpoint is saved" in ended[0].sentence
-    assert all("error" not in rank.err for rank in ended[1:])
+    last_rank = before - 1
+
+    stopped = run_ranks(before, stop_at, last_rank, STOP)
+
+    assert [rank.code for rank in stopped] == [143] * before, stopped
+    assert f"training stopped at step {STOP} (SIGTERM); a checkpoint is saved" in stopped[0].sentence
+    assert all("error" not in rank.err for rank in stopped[1:])
     state = load_newest_checkpoint(only_run())
-    assert state["step"] == STOP and state["model"]["embed_tokens.weight"].shape == (50, 16)
+    assert state["step"] == STOP
+    assert state["model"]["embed_tokens.weight"].shape == (50, 16), "whole, not a shard"
     assert state["history"]["digests"][-1] == digest_of(named_tensors(state))
-    ended = run_ranks(after)
-    assert [rank.code for rank in ended] == [0] * after, ended
-    assert f"resumed at step {STOP} " in ended[0].out
-    assert_close(curves(), alone[optimizer][0])
+
+    resumed = end_well(after)
+
+    assert f"resumed at step {STOP} " in resumed[0].out
+    assert_close(read_curves(), alone[optimizer].curves)
     segments = publish()["segments"]
-    found = [(segment["from_step"], segment["ranks"], segment["sharded"]) for segment in segments]
-    assert found == [(0, before, shard and before > 1), (STOP, after, shard and after > 1)]
+    assert [segment["from_step"] for segment in segments] == [0, STOP]
+    assert [segment["ranks"] for segment in segments] == [before, after]
+    assert [segment["sharded"] for segment in segments] == [shard and before > 1, shard and after > 1]
     weights = torch.load("data/models/best_model_params.pt", weights_only=True)
-    assert all(type(weight) is torch.Tensor for weight in weights.values())
+    assert all(type(weight) is torch.Tensor for weight in weights.values()), "none is a shard"
 
 
 def test_the_main_rank_chooses_the_dtype(workspace):
     workspace.change(**{"train.dtype": "auto"})
-    ended = run_ranks(2, measure_and_stop, 3.0, STOP)
-    assert [rank.code for rank in ended] == [143, 143], ended
-    assert "dtype        bfloat16 (bfloat16 products are 3.0 times as fast)" in ended[0].out
-    ended = run_stage(measure, 0.5)
-    assert ended.code == 0 and "dtype        bfloat16 (as the run began)" in ended.out
-    segments = json.loads(Path("data/models/model.json").read_text())["segments"]
-    assert [(segment["from_step"], segment["dtype"]) for segment in segments] == [(0, "bfloat16"), (STOP, "bfloat16")]
+
+    stopped = run_ranks(2, measure_and_stop, 3.0, STOP)
+    resumed = run_stage(measure, 0.5)
+
+    assert [rank.code for rank in stopped] == [143, 143], stopped
+    assert "dtype        bfloat16 (bfloat16 products are 3.0 times as fast)" in stopped[0].out
+    assert resumed.code == 0
+    assert "dtype        bfloat16 (as the run began)" in resumed.out
+    segments = read_model()["segments"]
+    assert [segment["from_step"] for segment in segments] == [0, STOP]
+    assert [segment["dtype"] for segment in segments] == ["bfloat16", "bfloat16"]
 
 
 def test_sharded_weights_in_bfloat16_train_as_well(workspace, alone):
     """They are sent in bfloat16, their gradients added and averaged in float32, once a step."""
-    micro_batches = {"train.micro_batch_tokens": 32}  # two for each rank
-    workspace.change(**{"train.optimizer": "adamw", "train.dtype": "auto", **micro_batches})
+    workspace.change(**{"train.optimizer": "adamw", "train.dtype": "auto"})
+    workspace.change(**{"train.micro_batch_tokens": 32})  # two for each rank
     set_runtime(shard="true")
-    ended = run_ranks(2, measure, 3.0)
-    assert [rank.code for rank in ended] == [0, 0], ended
+
+    end_well(2, measure, 3.0)
+
     segment = publish()["segments"][0]
     assert (segment["dtype"], segment["sharded"], segment["ranks"]) == ("bfloat16", True, 2)
-    steps, tokens, _, losses, norms = alone["adamw"][0][0].T
-    found = curves()[0].T
-    assert (found[0] == steps).all() and (found[1] == tokens).all()
+    steps, tokens, _, losses, norms = read_curves().training.T
+    alone_steps, alone_tokens, _, alone_losses, alone_norms = alone["adamw"].curves.training.T
+    assert (steps == alone_steps).all()
+    assert (tokens == alone_tokens).all()
     # The loss falls from 4 to 0.8, while the roundings to bfloat16 add up.
-    assert np.abs(found[3] - losses)[:10].max() < 0.02
-    assert np.abs(found[3] - losses).max() < 0.1
+    differences = np.abs(losses - alone_losses)
+    assert differences[:10].max() < 0.02
+    assert differences.max() < 0.1
     # The gradient is the mean over both ranks and all micro-batches, not their sum or the last one.
-    assert found[4][0] == pytest.approx(norms[0], rel=0.02)
+    assert norms[0] == pytest.approx(alone_norms[0], rel=0.02)
 
 
-OUTPUTS = ["data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json", *CURVES]
-OUTPUTS.append("data/models/kept_weights/step-000000003/best_model_params.pt")
-
-
-def outputs() -> list[bytes]:
-    return [Path(name).read_bytes() for name in OUTPUTS]
-
-
-SAMPLED = {"train.sampled_vocab_size": 25}  # of 50; a micro-batch has fewer
+def read_outputs() -> dict[str, bytes]:
+    paths = [
+        "data/models/best_model_params.pt",
+        "data/models/last_model_params.pt",
+        "data/models/model.json",
+        "data/models/kept_weights/step-000000003/best_model_params.pt",
+        TRAINING_CURVE,
+        VALIDATION_CURVE,
+    ]
+    return {path: Path(path).read_bytes() for path in paths}
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "steps", "ranks"),
-    [pytest.param("adamw", STEPS, (2, 3, 6), marks=pytest.mark.slow), ("muon", 10, (2,))],
+    ("optimizer", "steps", "numbers_of_ranks"),
+    [
+        ("muon", 10, (2,)),
+        pytest.param("adamw", STEPS, (2, 3, 6), marks=pytest.mark.slow),
+    ],
 )
-def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, ranks):
-    workspace.change(**{"train.keep_weights_at": [96 * 3]})
-    length = {"train.max_tokens": 96 * steps, "train.eval_every_tokens": 48 * steps}
-    units = {"train.numerics": "exact", "train.micro_batch_tokens": 16, "train.batch_tokens": 96}
-    workspace.change(**{**length, **units, **SAMPLED, "train.optimizer": optimizer})
+def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, numbers_of_ranks):
+    settings = {
+        "train.numerics": "exact",
+        "train.optimizer": optimizer,
+        "train.micro_batch_tokens": 16,
+        "train.batch_tokens": 96,
+        "train.max_tokens": 96 * steps,
+        "train.eval_every_tokens": 48 * steps,
+        "train.keep_weights_at": [96 * 3],
+        "train.sampled_vocab_size": 25,  # of 50; a micro-batch has fewer
+    }
+    workspace.change(**settings)
     assert run_stage().code == 0
-    wanted = outputs()
-    for count in ranks:
+    outputs_alone = read_outputs()
+
+    for count in numbers_of_ranks:
         clear()
-        ended = run_ranks(count)
-        assert [rank.code for rank in ended] == [0] * count, ended
+        end_well(count)
         publish()
-        assert outputs() == wanted, count
+
+        assert read_outputs() == outputs_alone, count
 
 
 @pytest.mark.parametrize(
     ("changes", "world", "sentence"),
     [
-        ({"micro_batch_tokens": 128}, World(0, 2), r"numerics is exact: \d+ micro-batches cannot be divided"),
-        ({}, World(0, 4, sharded=True), r"numerics is exact, and train\.shard of runtime\.yaml is true"),
-        ({"batch_tokens": 16 * 24, "numerics": "fast"}, World(0, 5), "24 sequences .* which 5 processes cannot divide"),
+        (
+            {"micro_batch_tokens": 128},
+            World(0, 2),
+            r"numerics is exact: \d+ micro-batches cannot be divided",
+        ),
+        (
+            {"micro_batch_tokens": 32},
+            World(0, 4, sharded=True),
+            r"numerics is exact, and train\.shard of runtime\.yaml is true",
+        ),
+        (
+            {"micro_batch_tokens": 32, "batch_tokens": 16 * 24, "numerics": "fast"},
+            World(0, 5),
+            "24 sequences .* which 5 processes cannot divide",
+        ),
     ],
 )
 def test_a_batch_that_ranks_cannot_share_is_refused(changes, world, sentence):
-    reject_unequal_rows(train_params(micro_batch_tokens=16), World(0, 4))
-    params = train_params(**{"micro_batch_tokens": 32} | changes)
+    params = train_params(**changes)
 
     with pytest.raises(ParamsError, match=sentence):
         reject_unequal_rows(params, world)
 
 
+def test_a_batch_that_ranks_can_share_is_accepted():
+    reject_unequal_rows(train_params(micro_batch_tokens=16), World(0, 4))
+
+
 def test_sharded_weights_are_refused_with_muon_and_taken_with_adamw(workspace):
     world = World(0, 2, sharded=True)
     sentence = r"train\.optimizer is muon, and train\.shard of runtime\.yaml is true: Muon needs whole matrices; set"
+
     with pytest.raises(ParamsError, match=sentence):
         check_run(read_params(), world)
+
     workspace.change(**{"train.optimizer": "adamw"})
     check_run(read_params(), world)
-
-
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
 
 
 @pytest.mark.slow
 def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     """Run the documented command for both hosts on this machine; then the stage publishes the finished run."""
-    endpoint = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
-    command = [*TORCHRUN, *endpoint, "src/train.py", *ARGUMENTS]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
+    meeting_point = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
+    command = [*torchrun, *meeting_point, "src/train.py", *ARGUMENTS]
+
     hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]
+
     assert [host.wait(120) for host in hosts] == [0, 0]
-    assert_close(curves(), alone["muon"][0])
+    assert_close(read_curves(), alone["muon"].curves)
     assert publish()["segments"][0]["ranks"] == 2
 
 
 def test_a_divergence_ends_all_ranks(workspace):
     workspace.change(**{"train.peak_lr": 1e30, "train.divergence_nats": None})
-    ended = run_ranks(2)
-    assert [rank.code for rank in ended] == [6, 6], ended
-    assert "training diverged at step 1: loss " in ended[0].sentence and ended[1].err == ""
+
+    main, other = run_ranks(2)
+
+    assert (main.code, other.code) == (6, 6)
+    assert "training diverged at step 1: loss " in main.sentence
+    assert other.err == ""
     assert load_newest_checkpoint(only_run())["step"] == 1
 
 
 @pytest.mark.parametrize(
-    ("environment", "place"),
+    ("environment", "world"),
     [
-        ({}, (0, 1, 0, 1)),
-        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 8, 1, 2)),
-        ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "1",
-          "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, (9, 16, 1, 8)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"}, (0, 1, 0, 1)),  # a batch script
+        pytest.param({}, World(0, 1, 0, 1), id="neither"),
+        pytest.param(
+            {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+            World(3, 8, 1, 2, sharded=True),
+            id="torchrun",
+        ),
+        pytest.param(
+            {
+                "SLURM_PROCID": "9",
+                "SLURM_STEP_NUM_TASKS": "16",
+                "SLURM_LOCALID": "1",
+                "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
+            },
+            World(9, 16, 1, 8, sharded=True),
+            id="srun",
+        ),
+        pytest.param(
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"},
+            World(0, 1, 0, 1),
+            id="a batch script, not srun",
+        ),
     ],
-)  # fmt: skip
-def test_torchrun_and_srun_are_recognised(monkeypatch, environment, place):
+)
+def test_torchrun_and_srun_are_recognised(monkeypatch, environment, world):
     for name in (*ranks.TORCHRUN, *ranks.SRUN):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert ranks.world_from_environment(sharded=True) == World(*place, sharded=place[1] > 1)
+
+    assert ranks.world_from_environment(sharded=True) == world
 
 
 def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):
@@ -265,7 +389,8 @@ def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):
 
     monkeypatch.setattr(ranks, "BUCKET_NUMBERS", 10)
     monkeypatch.setattr(ranks.dist, "all_reduce", add_the_other_rank)
-    parameters = [torch.zeros(shape, requires_grad=True) for shape in [(2, 2), (6,), (1,), (30,), (3, 3), (1,), (1,)]]
+    shapes = [(2, 2), (6,), (1,), (30,), (3, 3), (1,), (1,)]
+    parameters = [torch.zeros(shape, requires_grad=True) for shape in shapes]
     for number, p in enumerate(parameters):
         p.grad = torch.full_like(p, number + 1.0)
 
@@ -273,19 +398,23 @@ def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):
 
     assert sent == [10, 1, 30, 10, 1]
     for number, p in enumerate(parameters):
-        assert torch.equal(p.grad, torch.full_like(p, 1.5 * (number + 1)))
+        own = number + 1
+        mean = (own + 2 * own) / 2
+        assert torch.equal(p.grad, torch.full_like(p, mean))
 
 
 def test_a_missing_address_is_named(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    is_named = pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 1 of 2")
-    with is_named, ranks.joined(World(1, 2), torch.device("cpu"), 1):
-        pass
+    joined = ranks.joined(World(1, 2), torch.device("cpu"), 1)
+
+    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 1 of 2"):
+        joined.__enter__()
 
 
 def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
     assert pick_device(1) == torch.device("cuda", 1)
     with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
         pick_device(2)

@@ -1,6 +1,5 @@
 """Training steps: repeatable, resumable bit for bit, the same for any micro-batch, stopped by non-finite values."""
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -326,25 +325,27 @@ def test_gradients_of_micro_batches_keep_40_binary_places():
 def test_gradients_above_the_limit_are_scaled_to_it(numerics, micro_batch_tokens):
 
     def gradients(limit: float) -> tuple[torch.Tensor, float]:
-        """Return all gradients of a step in one tensor, and the norm that they had."""
+        """Return all gradients of a step in one tensor, and the norm that they had before."""
         state = new_state(numerics=numerics)
         params = train_params(grad_clip=limit, numerics=numerics, micro_batch_tokens=micro_batch_tokens)
         _, norm = compute_gradients(state, batch_of(8), params, torch.float32)
         return gradient_of(state.model).double(), norm
 
-    free, norm = gradients(1e9)
-    assert float(free.norm()) == pytest.approx(norm, rel=1e-6)
+    unlimited, norm = gradients(1e9)
+    just_below_the_limit, _ = gradients(norm * 1.01)
+
+    assert float(unlimited.norm()) == pytest.approx(norm, rel=1e-6)
+    assert torch.equal(just_below_the_limit, unlimited)
     for times in (1.01, 1.5, 1.99, 30):
-        clipped, found = gradients(norm / times)
-        assert found == norm
+        clipped, norm_before = gradients(norm / times)
+
+        assert norm_before == norm
         assert float(clipped.norm()) == pytest.approx(norm / times, rel=1e-5)
-        assert torch.allclose(clipped, free / times, rtol=1e-5)
-    assert torch.equal(gradients(norm * 1.01)[0], free)
+        assert torch.allclose(clipped, unlimited / times, rtol=1e-5)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1025.0, -1025.0, 1e30, 1024.0, -1024.0])
-def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
-    """Above 1,024 it does not fit into the integers in which micro-batches are added: it is never clamped."""
+def average_with_one_gradient(value: float) -> Gemma3Model:
+    """Return a model with the gradients of two micro-batches, in each of which one gradient has this value."""
     model = new_state().model
 
     def replace_one(gradient):
@@ -353,14 +354,24 @@ def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
         return gradient
 
     model.norm.weight.register_hook(replace_one)
-
     loss = average_gradients_exactly(model, World(), *batch_of(4), 2)
-
     assert math.isfinite(loss), "the loss itself is right"
-    if abs(value) == 1024:
-        assert model.norm.weight.grad[3] == value
-    else:
-        assert math.isinf(exact.norm(p.grad for p in model.parameters()))
+    return model
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1025.0, -1025.0, 1e30])
+def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
+    """Above 1,024 it does not fit into the integers in which micro-batches are added: it is never clamped."""
+    model = average_with_one_gradient(value)
+
+    assert math.isinf(exact.norm(p.grad for p in model.parameters()))
+
+
+@pytest.mark.parametrize("value", [1024.0, -1024.0])
+def test_the_largest_gradient_that_can_be_added_is_kept(value):
+    model = average_with_one_gradient(value)
+
+    assert model.norm.weight.grad[3] == value
 
 
 # Curves, divergence, the end of a run.
@@ -416,18 +427,31 @@ def test_a_validation_that_is_not_finite_ends_the_run(at_step, advice):
 def test_a_rise_of_the_loss_ends_the_run():
     wild = train_params(peak_lr=6.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
     losses = [row[3] for row in run(new_state(), wild).history.train]
-    first = next(i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5)
-    with pytest.raises(DivergedError, match=rf"diverged at step {(first + 1) * 3}: .*divergence_nats 0\.5"):
+    rises = [i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5]
+    step_of_first_rise = 3 * (rises[0] + 1)
+
+    with pytest.raises(DivergedError, match=rf"diverged at step {step_of_first_rise}: .*divergence_nats 0\.5"):
         run(new_state(), dataclasses.replace(wild, divergence_nats=0.5))
 
 
-@pytest.mark.parametrize(("losses", "diverged"), [([5.0, 3.0, 3.75], True), ([5.0, 3.0, 3.5], False), ([], False)])
-def test_a_loss_is_compared_with_the_lowest_one(losses, diverged):
+def state_with_losses(losses: list[float]) -> TrainingState:
+    """Return a state with a row of the training curve for each loss, three steps apart."""
     state = new_state()
-    state.history.train = [[3 * i, 384 * i, 0.01, loss, 1.0] for i, loss in enumerate(losses, start=1)]
-    expected = pytest.raises(DivergedError, match=r"at step 9: loss 3\.750, 3\.000 before")
-    with expected if diverged else contextlib.nullcontext():
+    for number, loss in enumerate(losses, start=1):
+        state.history.train.append([3 * number, 384 * number, 0.01, loss, 1.0])
+    return state
+
+
+def test_a_loss_is_compared_with_the_lowest_one():
+    state = state_with_losses([5.0, 3.0, 3.75])
+
+    with pytest.raises(DivergedError, match=r"at step 9: loss 3\.750, 3\.000 before"):
         check_divergence(state, train_params(divergence_nats=0.5))
+
+
+@pytest.mark.parametrize("losses", [[5.0, 3.0, 3.5], []], ids=["no more than the limit", "no loss yet"])
+def test_a_smaller_rise_is_no_divergence(losses):
+    check_divergence(state_with_losses(losses), train_params(divergence_nats=0.5))
 
 
 def test_patience_ends_the_run():
@@ -512,8 +536,11 @@ def test_ranks_share_the_validation_windows(monkeypatch, world_size, batch_sizes
 def test_a_validation_is_the_mean_of_its_tokens_in_float64():
     ids = np.random.default_rng(0).integers(60_000, 65_536, 16 * 999 + 1).astype(np.uint16)
     params = train_params(eval_tokens=len(ids), batch_tokens=16 * 7, micro_batch_tokens=16 * 7)
+
     loss = validation_loss(TrainingState(EchoModel(), []), Tokens(ids), params, torch.float32)
-    assert loss == sum(ids[: 16 * 999].tolist()) / (16 * 999)
+
+    targets = ids[: 16 * 999].tolist()
+    assert loss == sum(targets) / len(targets)
 
 
 def test_a_smaller_last_batch_of_a_validation_needs_no_graph_of_its_own():
@@ -523,20 +550,21 @@ def test_a_smaller_last_batch_of_a_validation_needs_no_graph_of_its_own():
         graphs.append(graph)
         return graph.forward
 
+    def validate_windows(state: TrainingState, count: int, is_compiled: bool) -> float:
+        params = train_params(numerics="fast", compile=is_compiled, micro_batch_tokens=4 * 16, eval_tokens=count * 16)
+        return validation_loss(state, Tokens(), params, torch.float32)
+
     state = new_state(numerics="fast")
     torch._dynamo.reset()
     state.model.compile(backend=recording_backend)
-    settings = {"micro_batch_tokens": 4 * 16, "numerics": "fast"}
-    validation_loss(state, Tokens(), train_params(compile=True, eval_tokens=8 * 16, **settings), torch.float32)
+    validate_windows(state, 8, is_compiled=True)
     num_graphs = len(graphs)
 
-    loss = validation_loss(state, Tokens(), train_params(compile=True, eval_tokens=10 * 16, **settings), torch.float32)
+    loss = validate_windows(state, 10, is_compiled=True)
 
-    assert len(graphs) == num_graphs > 0
-    wanted = validation_loss(
-        new_state(numerics="fast"), Tokens(), train_params(eval_tokens=10 * 16, **settings), torch.float32
-    )
-    assert loss == pytest.approx(wanted, abs=1e-6)
+    assert num_graphs > 0
+    assert len(graphs) == num_graphs
+    assert loss == pytest.approx(validate_windows(new_state(numerics="fast"), 10, is_compiled=False), abs=1e-6)
 
 
 class LateLosses:
@@ -583,9 +611,14 @@ def test_losses_are_the_golden_ones():
     assert golden_losses() == {name: pytest.approx(losses, abs=2e-4) for name, losses in golden.items()}
 
 
-def golden_losses():
+def golden_losses() -> dict[str, list[float]]:
+    """Return the losses of 12 steps with each optimizer."""
     params = train_params(log_every_steps=1)
-    return {name: [row[3] for row in run(new_state(name), params).history.train] for name in ("muon", "adamw")}
+    losses = {}
+    for optimizer in ("muon", "adamw"):
+        rows = run(new_state(optimizer), params).history.train
+        losses[optimizer] = [row[3] for row in rows]
+    return losses
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import math
 import types
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lm.train.config import TrainParams
@@ -34,39 +34,92 @@ def schedules(draw):
     }
 
 
+def rates_of_all_steps(params: Schedule) -> list[float]:
+    return [learning_rate(step, params) for step in range(params.max_steps)]
+
+
+def decay_steps(params: Schedule) -> int:
+    """Return the steps over which "wsd" falls."""
+    return max(1, round(params.decay_fraction * params.max_steps))
+
+
+def rounding(params: Schedule) -> float:
+    """Return how far a rate may be off."""
+    return 1e-9 * params.peak_lr
+
+
 @check_examples
 @given(schedule=schedules())
-def test_a_schedule_warms_up_and_never_rises_again(schedule):
+def test_the_warmup_stays_below_a_line_to_the_peak(schedule):
     params = Schedule(**schedule)
-    rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
-    warmup = rates[: schedule["warmup_steps"]]
-    rest = rates[schedule["warmup_steps"] :]
-    room = 1e-9 * schedule["peak_lr"]
-    assert all(0 < rate <= schedule["peak_lr"] * (i + 1) / len(warmup) + room for i, rate in enumerate(warmup))
-    assert all(schedule["min_lr"] - room <= rate <= schedule["peak_lr"] + room for rate in rest)
+
+    warmup = rates_of_all_steps(params)[: params.warmup_steps]
+
+    for step, rate in enumerate(warmup):
+        line = params.peak_lr * (step + 1) / params.warmup_steps
+        assert 0 < rate <= line + rounding(params)
+
+
+@check_examples
+@given(schedule=schedules())
+def test_the_warmup_ends_at_the_peak_unless_the_decay_begins_in_it(schedule):
+    params = Schedule(**schedule)
+    assume(params.warmup_steps > 0)
+    assume(params.schedule == "cosine" or params.max_steps - decay_steps(params) >= params.warmup_steps)
+
+    warmup = rates_of_all_steps(params)[: params.warmup_steps]
+
+    assert math.isclose(warmup[-1], params.peak_lr)
+
+
+@check_examples
+@given(schedule=schedules())
+def test_after_the_warmup_the_rate_is_between_its_bounds(schedule):
+    params = Schedule(**schedule)
+
+    rates = rates_of_all_steps(params)[params.warmup_steps :]
+
+    assert min(rates) >= params.min_lr - rounding(params)
+    assert max(rates) <= params.peak_lr + rounding(params)
+
+
+@check_examples
+@given(schedule=schedules())
+def test_the_rate_rises_to_its_highest_and_never_again(schedule):
+    params = Schedule(**schedule)
+
+    rates = rates_of_all_steps(params)
+
     top = rates.index(max(rates))
-    assert all(after > before - room for before, after in itertools.pairwise(rates[: top + 1]))
-    assert all(after <= before + room for before, after in itertools.pairwise(rates[top:]))
-    decay_steps = max(1, round(schedule["decay_fraction"] * schedule["max_steps"]))
-    if schedule["schedule"] == "cosine" or schedule["max_steps"] - decay_steps >= schedule["warmup_steps"]:
-        assert not warmup or math.isclose(warmup[-1], schedule["peak_lr"])
+    for before, after in itertools.pairwise(rates[: top + 1]):
+        assert after > before - rounding(params)
+    for before, after in itertools.pairwise(rates[top:]):
+        assert after <= before + rounding(params)
 
 
 @check_examples
 @given(schedule=schedules())
-def test_the_rate_never_jumps(schedule):
+def test_the_rate_of_wsd_never_jumps(schedule):
     params = Schedule(**schedule | {"schedule": "wsd"})
-    rates = [learning_rate(step, params) for step in range(schedule["max_steps"])]
-    decay_steps = max(1, round(schedule["decay_fraction"] * schedule["max_steps"]))
-    steepest = max(1 / max(1, schedule["warmup_steps"]), 1 / decay_steps) * schedule["peak_lr"] * (1 + 1e-9)
-    assert all(abs(after - before) <= steepest for before, after in itertools.pairwise(rates))
+    shorter_ramp = min(max(1, params.warmup_steps), decay_steps(params))
+
+    rates = rates_of_all_steps(params)
+
+    for before, after in itertools.pairwise(rates):
+        assert abs(after - before) <= params.peak_lr / shorter_ramp + rounding(params)
 
 
-def rates_of(**changes):
-    """Return the rates at which 20 steps are taken, of which 4 warm up, from a peak of 1 to 0.1."""
-    schedule = {"max_steps": 20, "warmup_steps": 4, "peak_lr": 1.0, "min_lr": 0.1, "decay_fraction": 0.25} | changes
-    params = Schedule(**schedule)
-    return [learning_rate(step, params) for step in range(params.max_steps)], params.decay_begins
+def rates_of(**changes) -> tuple[list[float], int]:
+    """Return the rates of 20 steps, of which 4 warm up, from a peak of 1 to 0.1; and where the decay begins."""
+    schedule = {
+        "max_steps": 20,
+        "warmup_steps": 4,
+        "peak_lr": 1.0,
+        "min_lr": 0.1,
+        "decay_fraction": 0.25,
+    }
+    params = Schedule(**schedule | changes)
+    return rates_of_all_steps(params), params.decay_begins
 
 
 WARMUP = [0.25, 0.5, 0.75, 1.0]
@@ -74,31 +127,41 @@ WARMUP = [0.25, 0.5, 0.75, 1.0]
 
 def test_wsd_by_its_definition():
     """The last five steps fall linearly; the step after them, which is not taken, would have the lowest rate."""
-    rates, begins = rates_of(schedule="wsd")
-    assert begins == 15
-    assert rates == pytest.approx([*WARMUP, *[1.0] * 11, 1.0, 0.82, 0.64, 0.46, 0.28])
+    rates, decay_begins = rates_of(schedule="wsd")
+
+    assert decay_begins == 15
+    at_the_peak = [1.0] * 11
+    decay = [1.0, 0.82, 0.64, 0.46, 0.28]
+    assert rates == pytest.approx([*WARMUP, *at_the_peak, *decay])
 
 
 def test_cosine_by_its_definition():
     """Half a period over the 16 steps after the warm-up."""
-    rates, begins = rates_of(schedule="cosine")
-    assert begins == 0
+    rates, decay_begins = rates_of(schedule="cosine")
+
+    assert decay_begins == 0
     half_period = [0.1 + 0.9 * (1 + math.cos(math.pi * i / 16)) / 2 for i in range(16)]
     assert rates == pytest.approx([*WARMUP, *half_period])
-    assert (rates[4], rates[12]) == pytest.approx((1.0, 0.55))
+    assert rates[4] == pytest.approx(1.0), "the first step after the warm-up"
+    assert rates[12] == pytest.approx(0.55), "half way between peak and minimum"
 
 
 @pytest.mark.parametrize("schedule", ["wsd", "cosine"])
 def test_without_a_warmup_the_first_step_has_the_peak_rate(schedule):
-    assert rates_of(schedule=schedule, warmup_steps=0)[0][0] == 1.0
+    rates, _ = rates_of(schedule=schedule, warmup_steps=0)
+
+    assert rates[0] == 1.0
 
 
 def test_where_warmup_and_decay_overlap_the_smaller_rate_counts():
-    rates, begins = rates_of(schedule="wsd", warmup_steps=10, decay_fraction=1.0, min_lr=0.0)
-    assert begins == 0
+    rates, decay_begins = rates_of(schedule="wsd", warmup_steps=10, decay_fraction=1.0, min_lr=0.0)
+
+    assert decay_begins == 0
     assert rates == pytest.approx([min((step + 1) / 10, (20 - step) / 20) for step in range(20)])
 
 
 def test_the_decay_takes_at_least_one_step():
-    rates, begins = rates_of(schedule="wsd", decay_fraction=0.01)
-    assert begins == 19 and rates[-1] == 1.0
+    rates, decay_begins = rates_of(schedule="wsd", decay_fraction=0.01)
+
+    assert decay_begins == 19
+    assert rates[-1] == 1.0, "the step after it would have the lowest rate"

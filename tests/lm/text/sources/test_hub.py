@@ -12,13 +12,13 @@ import pytest
 from lm.text.parts import Part
 from lm.text.slices import Slice
 from support import ROOT
-from support.loopback_hub import LoopbackHub, parquet_bytes
+from support.loopback_hub import LoopbackHub, git_sha1, parquet_bytes
 from support.refusal import files_below
 
 A = "a" * 40
 B = "b" * 40
 
-# Run the steps in one process; print a JSON line for each: exit code, value or error, seconds.
+# Run the steps in one process; print a JSON line for each, with its exit code and its value or error.
 CLIENT = """
 import json, os, sys, time
 from pathlib import Path
@@ -33,14 +33,14 @@ def fetch(section, folder):
 def download(*arguments):
     return str(hub_client.download(*arguments))
 
+functions = {"fetch": fetch, "download": download}
 time.sleep = lambda seconds: None
-for what, *arguments in json.load(sys.stdin):
-    start = time.monotonic()
+for name, *arguments in json.load(sys.stdin):
     try:
-        answer = {"exit": 0, "value": {"fetch": fetch, "download": download}[what](*arguments)}
+        answer = {"exit": 0, "value": functions[name](*arguments)}
     except UserError as error:
         answer = {"exit": error.exit_code, "error": str(error)}
-    print(json.dumps({**answer, "seconds": time.monotonic() - start}))
+    print(json.dumps(answer))
 print(json.dumps(sorted({"torch", "matplotlib"} & set(sys.modules))))
 """
 
@@ -53,27 +53,36 @@ def hub():
 
 def run(hub, home, *steps) -> list[dict]:
     """Return the answers to the steps, without waiting between attempts. Check that torch is not imported."""
-    environment = hub.environment(home, PYTHONPATH=f"{ROOT}/src")
-    command = [sys.executable, "-c", CLIENT]
-    text = json.dumps(steps)
-    done = subprocess.run(command, env=environment, input=text, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT],
+        env=hub.environment(home, PYTHONPATH=f"{ROOT}/src"),
+        input=json.dumps(steps),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr
-    *answers, heavy_imports = map(json.loads, done.stdout.splitlines())
+    *answers, heavy_imports = [json.loads(line) for line in done.stdout.splitlines()]
     assert heavy_imports == []
     return answers
 
 
-CONTENT = parquet_bytes(text=[hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)])  # 140 kB, not compressible
-
-
 def hub_fetch(**changes) -> dict:
-    files = {"train": ["data/x.parquet"]}
-    return {"kind": "hub", "repo": "o/n", "revision": A, "files": files, "column": "text", **changes}
+    section = {
+        "kind": "hub",
+        "repo": "o/n",
+        "revision": A,
+        "files": {"train": ["data/x.parquet"]},
+        "column": "text",
+    }
+    return section | changes
 
 
 def fetched(folder) -> dict[str, bytes]:
     """Return path → bytes of all files below a folder except the manifest."""
-    return {name: content for name, content in files_below(folder).items() if name != "manifest.json"}
+    files = files_below(folder)
+    files.pop("manifest.json", None)
+    return files
 
 
 def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
@@ -84,19 +93,22 @@ def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
     hub.xet = True  # must not be used: the client would wait minutes for it
     files = {"train": ["data/z.parquet", "more/a.parquet"], "validation": ["val.parquet"]}
     section = hub_fetch(revision="main", files=files)
+
     (answer,) = run(hub, tmp_path / "hf", ["fetch", section, f"{tmp_path}/raw"])
 
-    train = {"train/0000-z.parquet": first, "train/0001-a.parquet": second}
-    assert fetched(tmp_path / "raw") == {**train, "validation/0000-val.parquet": second}
+    assert fetched(tmp_path / "raw") == {
+        "train/0000-z.parquet": first,
+        "train/0001-a.parquet": second,
+        "validation/0000-val.parquet": second,
+    }
     manifest = answer["value"]
-    splits = manifest.pop("splits")
-    del manifest["format_version"], manifest["source"]
-    assert manifest == {"kind": "hub", "repo": "o/n", "revision": "main", "commit": A, "column": "text"}
-    assert list(splits) == ["train", "validation"]
-    assert splits["train"] == {
+    origin = {name: manifest[name] for name in ("kind", "repo", "revision", "commit", "column")}
+    assert origin == {"kind": "hub", "repo": "o/n", "revision": "main", "commit": A, "column": "text"}
+    assert list(manifest["splits"]) == ["train", "validation"]
+    assert manifest["splits"]["train"] == {
         "files": [
-            {"path": path, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-            for path, content in train.items()
+            {"path": "train/0000-z.parquet", "sha256": hashlib.sha256(first).hexdigest(), "bytes": len(first)},
+            {"path": "train/0001-a.parquet", "sha256": hashlib.sha256(second).hexdigest(), "bytes": len(second)},
         ],
         "documents": 3,
         "characters": 4,
@@ -108,51 +120,89 @@ def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
 def test_the_documents_of_several_files_are_in_the_listed_order(hub, tmp_path):
     texts = {"z.parquet": "first", "a.parquet": "second", "m.parquet": "third"}
     hub.add("datasets", "o/n", A, {path: parquet_bytes(text=[text]) for path, text in texts.items()})
+    section = hub_fetch(files={"train": list(texts)})
 
-    (answer,) = run(hub, tmp_path / "hf", ["fetch", hub_fetch(files={"train": list(texts)}), f"{tmp_path}/raw"])
+    (answer,) = run(hub, tmp_path / "hf", ["fetch", section, f"{tmp_path}/raw"])
 
     part = Part("s", "train", tmp_path / "raw", answer["value"], Slice("train", 0, None))
-    assert [batch.column(0).to_pylist() for batch, _ in part.rows()] == [["first"], ["second"], ["third"]]
+    batches = [batch.column(0).to_pylist() for batch, _ in part.rows()]
+    assert batches == [["first"], ["second"], ["third"]]
 
 
-@pytest.mark.parametrize("path", ["data/x.parquet", "tokenizer.json"])  # known by SHA-256, by git's SHA-1
-def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path):
+CONTENT = parquet_bytes(text=[hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)])  # 140 kB, not compressible
+
+
+@pytest.mark.parametrize(
+    ("path", "digest"),
+    [
+        pytest.param("data/x.parquet", hashlib.sha256(CONTENT).hexdigest(), id="known by SHA-256"),
+        pytest.param("tokenizer.json", git_sha1(CONTENT), id="known by the SHA-1 of git"),
+    ],
+)
+def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path, digest):
     hub.add("datasets", "o/n", A, {path: CONTENT})
     hub.corrupt(path, times=2)
     step = ["download", "o/n", A, path, "dataset"]
-    sha1 = hashlib.sha1(b"blob %d\0" % len(CONTENT) + CONTENT).hexdigest()
-    digest = sha1 if path.endswith(".json") else hashlib.sha256(CONTENT).hexdigest()
+
     *wrong, right = run(hub, tmp_path / "hf", step, step, step)
+
     for answer in wrong:
         assert answer["exit"] == 4
-        assert f"o/n: {path}" in answer["error"] and f"it must be {digest}" in answer["error"]
-    assert right["exit"] == 0 and Path(right["value"]).read_bytes() == CONTENT
+        assert f"o/n: {path}" in answer["error"]
+        assert f"it must be {digest}" in answer["error"]
+    assert right["exit"] == 0
+    assert Path(right["value"]).read_bytes() == CONTENT
 
 
 def set_fetch(**changes) -> dict:
-    section = {"kind": "datasets", "repo": "o/j", "revision": A, "config": None, "column": "body"}
-    return {**section, "splits": {"train": "train[:90%]", "validation": "train[90%:]"}, **changes}
+    section = {
+        "kind": "datasets",
+        "repo": "o/j",
+        "revision": A,
+        "config": None,
+        "column": "body",
+        "splits": {"train": "train[:90%]", "validation": "train[90%:]"},
+    }
+    return section | changes
 
 
-def json_lines(word) -> bytes:
-    return b"".join(json.dumps({"body": f"{word} {i}", "n": i}).encode() + b"\n" for i in range(20))
+def json_lines(word: str) -> bytes:
+    """Return 20 rows with the texts "word 0", "word 1", …"""
+    rows = [json.dumps({"body": f"{word} {i}", "n": i}) for i in range(20)]
+    return "\n".join(rows).encode() + b"\n"
 
 
 def test_a_dataset_of_json_lines_becomes_parquet(hub, tmp_path):
     hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old"), "README.md": b"---\nlicense: mit\n---\n"})
-    (answer,) = run(hub, tmp_path / "hf", ["fetch", set_fetch(revision="main"), f"{tmp_path}/1"])
-    train, validation = (pq.read_table(tmp_path / "1" / split) for split in ("train", "validation"))
+
+    (answer,) = run(hub, tmp_path / "hf", ["fetch", set_fetch(revision="main"), f"{tmp_path}/raw"])
+
+    train = pq.read_table(tmp_path / "raw" / "train")
+    validation = pq.read_table(tmp_path / "raw" / "validation")
     assert train.to_pydict() == {"text": [f"old {i}" for i in range(18)]}
     assert validation.to_pydict() == {"text": ["old 18", "old 19"]}
     manifest = answer["value"]
     assert (manifest["commit"], manifest["revision"], manifest["column"]) == (A, "main", "text")
     assert manifest["splits"]["train"]["documents"] == 18
 
-    # B is unavailable; `datasets` alone would return the rows of A.
+
+def test_a_commit_that_the_hub_does_not_give_is_not_replaced_by_one_in_the_cache(hub, tmp_path):
+    """`datasets` alone would return the rows of A."""
+    hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old")})
     hub.add("datasets", "o/j", B, {"train.jsonl": json_lines("new")})
     hub.fail(f"revision/{B}", 500)
-    (lost,) = run(hub, tmp_path / "hf", ["fetch", set_fetch(revision=B), f"{tmp_path}/2"])
-    assert lost["exit"] == 5 and B in lost["error"] and fetched(tmp_path / "2") == {}
+
+    old, new = run(
+        hub,
+        tmp_path / "hf",
+        ["fetch", set_fetch(revision=A), f"{tmp_path}/old"],
+        ["fetch", set_fetch(revision=B), f"{tmp_path}/new"],
+    )
+
+    assert old["exit"] == 0
+    assert new["exit"] == 5
+    assert B in new["error"]
+    assert fetched(tmp_path / "new") == {}
 
 
 def test_each_fault_of_a_dataset_gives_one_sentence(hub, tmp_path):
@@ -175,6 +225,12 @@ def test_each_fault_of_a_dataset_gives_one_sentence(hub, tmp_path):
         ({"repo": "o/gated"}, 5, "https://huggingface.co/datasets/o/gated "),
         ({"revision": B}, 5, B),
     ]
-    steps = [["fetch", set_fetch(**changes), f"{tmp_path}/{i}"] for i, (changes, _, _) in enumerate(expected)]
-    for answer, (_, exit_code, name) in zip(run(hub, tmp_path / "hf", *steps), expected, strict=True):
-        assert answer["exit"] == exit_code and name in answer["error"], answer
+    steps = []
+    for number, (changes, _, _) in enumerate(expected):
+        steps.append(["fetch", set_fetch(**changes), f"{tmp_path}/{number}"])
+
+    answers = run(hub, tmp_path / "hf", *steps)
+
+    for answer, (changes, exit_code, words) in zip(answers, expected, strict=True):
+        assert answer["exit"] == exit_code, changes
+        assert words in answer["error"], changes

@@ -4,6 +4,7 @@ import codecs
 import gzip
 import json
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,15 +28,28 @@ def fetch_params(**changes):
     return LocalFetch("local", **(values | changes))
 
 
-def documents(path, **changes):
-    file = TextFile(path, "text", changes.get("separator"))
+def read(path: Path, separator: str | None = None) -> tuple[list[str | None], int]:
+    """Return the documents of a file, and how many characters were replaced."""
+    file = TextFile(path, "text", separator)
     return list(file.documents()), file.num_replaced
 
 
-def splits(folder):
-    return {
-        split: pq.read_table(folder / split / "0000.parquet")["text"].to_pylist() for split in ("train", "validation")
-    }
+def documents(path: Path, separator: str | None = None) -> list[str | None]:
+    texts, _ = read(path, separator)
+    return texts
+
+
+def texts_of(folder: Path, split: str) -> list[str]:
+    """Return the documents of a split as fetch wrote it."""
+    return pq.read_table(folder / split / "0000.parquet")["text"].to_pylist()
+
+
+def write_files(folder: Path, contents: dict[str, str]) -> Path:
+    """Write text files into a new folder and return it."""
+    folder.mkdir()
+    for name, content in contents.items():
+        (folder / name).write_text(content)
+    return folder
 
 
 def test_each_type_of_file_gives_its_documents(tmp_path):
@@ -45,7 +59,9 @@ def test_each_type_of_file_gives_its_documents(tmp_path):
     pq.write_table(pa.table({"text": ["p", None, "q"]}), tmp_path / "d.parquet")
     (tmp_path / "e.txt.gz").write_bytes(gzip.compress(b"zipped", mtime=0))
     (tmp_path / "f.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "three"}\n'))
-    found = {path.name: documents(path)[0] for path in find_files(tmp_path, "**/*")}
+
+    found = {path.name: documents(path) for path in find_files(tmp_path, "**/*")}
+
     assert found == {
         "a.txt": ["é\nb"],
         "b.py": ["x = 1\n"],
@@ -68,28 +84,36 @@ def test_each_type_of_file_gives_its_documents(tmp_path):
 )
 def test_a_separator_splits_a_file(tmp_path, content, separator):
     (tmp_path / "a.txt").write_bytes(content)
-    assert documents(tmp_path / "a.txt", separator=separator)[0] == ["one", "two"]
+
+    assert documents(tmp_path / "a.txt", separator) == ["one", "two"]
 
 
 ROWS = ['é, "quoted"\nline 2', "", "two"]
-TABLE = 'id,text\r\n1,"é, ""quoted""\r\nline 2"\r\n2,\r\n3,two\r\n'
+OBJECTS = [{"id": 1, "text": row} for row in ROWS]
+CSV = 'id,text\r\n1,"é, ""quoted""\r\nline 2"\r\n2,\r\n3,two\r\n'.encode()
+TSV = 'text\tid\n"é, ""quoted""\nline 2"\t1\n\t2\ntwo\t3\n'.encode()
+
+
+def json_lines(rows: list) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.csv", TABLE.encode()),
-        ("a.CSV.gz", gzip.compress(codecs.BOM_UTF8 + TABLE.encode(), mtime=0)),
-        ("a.tsv", b'text\tid\n"\xc3\xa9, ""quoted""\nline 2"\t1\n\t2\ntwo\t3\n'),
+        ("a.csv", CSV),
+        ("a.CSV.gz", gzip.compress(codecs.BOM_UTF8 + CSV, mtime=0)),
+        ("a.tsv", TSV),
         ("a.json", json.dumps(ROWS).encode()),
-        ("a.json", json.dumps([{"id": 1, "text": row} for row in ROWS], indent=1).encode("utf-16")),
-        ("a.JSONL", "".join(json.dumps({"text": row}) + "\n" for row in ROWS).encode()),
-        ("a.jsonl", codecs.BOM_UTF8 + "".join(json.dumps(row) + "\n" for row in ROWS).encode()),
+        ("a.json", json.dumps(OBJECTS, indent=1).encode("utf-16")),
+        ("a.JSONL", json_lines(OBJECTS)),
+        ("a.jsonl", codecs.BOM_UTF8 + json_lines(ROWS)),
     ],
 )
 def test_tables_and_arrays_have_a_document_per_row(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    assert documents(tmp_path / name) == (ROWS, 0)
+
+    assert read(tmp_path / name) == (ROWS, 0)
 
 
 C4 = '{"text": "one two", "url": "https://a.b"}\n{"text": "three", "timestamp": "2019"}\n'
@@ -109,29 +133,40 @@ C4 = '{"text": "one two", "url": "https://a.b"}\n{"text": "three", "timestamp": 
 )
 def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, content, texts):
     (tmp_path / name).write_bytes(content)
-    assert documents(tmp_path / name) == (texts, 0)
+
+    assert read(tmp_path / name) == (texts, 0)
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (
+        pytest.param(
             json.dumps({"_data_files": [{"filename": "data.arrow"}]}, indent=2),
             "holds one JSON dict and no rows; it must hold an",
+            id="a description of files",
         ),
-        ('{"name": "package"}', "line 1 has no 'text' but name; set sources.local.fetch.column to one of them"),
-        (C4 + "{", "line 3 is not JSON"),
-        ('{"a": 1} // not JSON', "the file is not JSON .*; correct or remove it"),
-        ("7", "holds one JSON int and no rows"),
+        pytest.param(
+            '{"name": "package"}',
+            "line 1 has no 'text' but name; set sources.local.fetch.column to one of them",
+            id="another column",
+        ),
+        pytest.param(C4 + "{", "line 3 is not JSON", id="a wrong line"),
+        pytest.param('{"a": 1} // not JSON', "the file is not JSON .*; correct or remove it", id="a comment"),
+        pytest.param("7", "holds one JSON int and no rows", id="a number"),
     ],
 )
 def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
     (tmp_path / "a.json").write_text(content)
+
     with pytest.raises(DataError, match=f"a.json: {sentence}"):
         documents(tmp_path / "a.json")
-    fetch = fetch_params(split=None)
+
+
+def test_a_refused_file_may_be_left_out(tmp_path):
+    (tmp_path / "a.json").write_text("7")
+
     with pytest.raises(DataError, match=r", or leave it out with sources\.local\.fetch\.include$"):
-        fetch_local(fetch, tmp_path / "a.json", tmp_path / "out")
+        fetch_local(fetch_params(split=None), tmp_path / "a.json", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -142,12 +177,21 @@ def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
             "id,text\n1,Hello\n2,Hello, world\n",
             "line 3 has 3 fields, the first line names 2; put texts that hold ',' ",
         ),
-        ("a.csv", "text\nfine\na, b, c\n", "line 3 has 3 fields, the first line names 1"),
-        ("a.tsv", "text\tid\na\tb\t1\n", r"line 2 has 3 fields, the first line names 2; put texts that hold '\t' into"),
+        (
+            "a.csv",
+            "text\nfine\na, b, c\n",
+            "line 3 has 3 fields, the first line names 1",
+        ),
+        (
+            "a.tsv",
+            "text\tid\na\tb\t1\n",
+            r"line 2 has 3 fields, the first line names 2; put texts that hold '\t' into",
+        ),
     ],
 )
 def test_a_row_with_too_many_fields_is_refused(tmp_path, name, content, sentence):
     (tmp_path / name).write_text(content)
+
     with pytest.raises(DataError, match=re.escape(f"{name}: {sentence}")):
         documents(tmp_path / name)
 
@@ -156,181 +200,294 @@ def test_a_row_with_too_many_fields_is_refused(tmp_path, name, content, sentence
 @pytest.mark.parametrize("content", [b"", b"\n\n", codecs.BOM_UTF8])
 def test_an_empty_table_has_no_document(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    assert documents(tmp_path / name) == ([], 0)
+
+    assert read(tmp_path / name) == ([], 0)
 
 
-def arrow_stream(texts):
+PLAIN_WORDS = [f"{i}: plain words of ASCII that hide a binary header well. " * 20 for i in range(200)]
+NUMPY_ARRAY = b"\x93NUMPY\x01\0v\0" + PLAIN_WORDS[0].encode()
+
+
+def arrow_stream() -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("text", pa.string())])) as writer:
-        writer.write_table(pa.table({"text": texts}))
+        writer.write_table(pa.table({"text": PLAIN_WORDS}))
     return sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.compress])
-@pytest.mark.parametrize("kind", ["arrow", "pq", "npy"])
-def test_binary_files_are_refused_whatever_their_names(tmp_path, kind, compress):
-    texts = [f"{i}: plain words of ASCII that hide a binary header well. " * 20 for i in range(200)]
-    if kind == "pq":
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table({"text": texts}), sink, compression="none", use_dictionary=False)
-        content = sink.getvalue().to_pybytes()
-    else:
-        content = arrow_stream(texts) if kind == "arrow" else b"\x93NUMPY\x01\0v\0" + texts[0].encode()
-    path = tmp_path / f"data.{kind}{ {gzip.compress: '.gz', zstandard.compress: '.zst'}.get(compress, '') }"
+def parquet_file() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": PLAIN_WORDS}), sink, compression="none", use_dictionary=False)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize(
+    ("compress", "suffix"),
+    [
+        (bytes, ""),
+        (gzip.compress, ".gz"),
+        (zstandard.compress, ".zst"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("data.arrow", arrow_stream(), "is not text but binary, .* with its method to_parquet"),
+        ("data.pq", parquet_file(), "is a parquet file; give it a name"),
+        ("data.npy", NUMPY_ARRAY, "is not text but binary, .* with its method to_parquet"),
+    ],
+    ids=["arrow", "parquet", "numpy"],
+)
+def test_binary_files_are_refused_whatever_their_names(tmp_path, name, content, sentence, compress, suffix):
+    path = tmp_path / f"{name}{suffix}"
     path.write_bytes(compress(content))
-    sentence = (
-        "is a parquet file; give it a name"
-        if kind == "pq"
-        else r"is not text but binary, .* with its method to_parquet"
-    )
-    with pytest.raises(DataError, match=f"data.{kind}.*: {sentence}"):
+
+    with pytest.raises(DataError, match=f"{name}.*: {sentence}"):
         documents(path)
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.csv"])
-def test_a_nul_at_the_start_makes_a_file_binary_and_many_are_not_text(tmp_path, name):
-    def write(place: int, num_nuls: int) -> None:
-        (tmp_path / name).write_bytes(b"text\n" + b"x" * (place - 5) + b"\0" * num_nuls + b"y" * 100)
+TABLE_AND_TEXT = pytest.mark.parametrize("name", ["a.txt", "a.csv"])
 
-    write(7_999, 1)
+
+def text_with_nuls(place: int, num_nuls: int) -> bytes:
+    """Return bytes with NULs from a place on, and 100 characters after them."""
+    return b"text\n" + b"x" * (place - 5) + b"\0" * num_nuls + b"y" * 100
+
+
+@TABLE_AND_TEXT
+def test_a_nul_at_the_start_makes_a_file_binary(tmp_path, name):
+    (tmp_path / name).write_bytes(text_with_nuls(place=7_999, num_nuls=1))
+
     with pytest.raises(DataError, match="is not text but binary, with a NUL at byte 7999; convert it"):
         documents(tmp_path / name)
-    write(8_000, 900)
-    assert len(documents(tmp_path / name)[0]) == 1
-    write(8_000, 901)
+
+
+@TABLE_AND_TEXT
+def test_up_to_a_tenth_of_the_characters_may_be_nuls_after_the_start(tmp_path, name):
+    (tmp_path / name).write_bytes(text_with_nuls(place=8_000, num_nuls=900))
+
+    assert len(documents(tmp_path / name)) == 1
+
+
+@TABLE_AND_TEXT
+def test_more_nuls_are_not_text(tmp_path, name):
+    (tmp_path / name).write_bytes(text_with_nuls(place=8_000, num_nuls=901))
+
     with pytest.raises(DataError, match="901 of 9001 characters are not UTF-8, or NUL"):
         documents(tmp_path / name)
 
 
-def test_up_to_a_tenth_of_the_characters_may_be_invalid(tmp_path):
-    for name, head in (("a.txt", b""), ("a.csv", b"text\n")):
-        for num_invalid, is_refused in ((10, False), (11, True)):
-            (tmp_path / name).write_bytes(head + b"\xff" * num_invalid + b"x" * (100 - num_invalid - len(head)))
-            if is_refused:
-                with pytest.raises(DataError, match=f"{num_invalid} of 100 characters are not UTF-8"):
-                    documents(tmp_path / name)
-            else:
-                assert documents(tmp_path / name)[1] == num_invalid
+def text_with_invalid_bytes(num_invalid: int) -> bytes:
+    """Return 100 characters, some of them invalid bytes."""
+    head = b"text\n"  # the name of the column in a table
+    return head + b"\xff" * num_invalid + b"x" * (100 - num_invalid - len(head))
 
 
-@pytest.mark.parametrize("split", [None, split_params()])
-def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, split):
-    (tmp_path / "in").mkdir()
-    for name in "abc":
-        (tmp_path / f"in/{name}.txt").write_text(f"text of {name}\n\nand more of {name}")
-    fetch_local(fetch_params(split=split, separator="---"), tmp_path / "in", tmp_path / "out")
-    assert "fetch.separator is '---', which occurs in none of 3 files" in capsys.readouterr().err
-    fetch_local(fetch_params(split=split, separator="\n\n"), tmp_path / "in", tmp_path / "out2")
-    assert "which occurs in none" not in capsys.readouterr().err
+@TABLE_AND_TEXT
+def test_up_to_a_tenth_of_the_characters_may_be_invalid(tmp_path, name):
+    (tmp_path / name).write_bytes(text_with_invalid_bytes(10))
+
+    _, num_replaced = read(tmp_path / name)
+
+    assert num_replaced == 10
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-be"])
-def test_a_byte_order_mark_gives_the_encoding(tmp_path, encoding):
-    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+@TABLE_AND_TEXT
+def test_a_file_with_more_invalid_characters_is_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(text_with_invalid_bytes(11))
+
+    with pytest.raises(DataError, match="11 of 100 characters are not UTF-8"):
+        documents(tmp_path / name)
+
+
+@pytest.mark.parametrize("split", [None, split_params()], ids=["one split", "two splits"])
+@pytest.mark.parametrize(("separator", "is_said"), [("---", True), ("\n\n", False)])
+def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, split, separator, is_said):
+    contents = {f"{name}.txt": f"text of {name}\n\nand more of {name}" for name in "abc"}
+    source = write_files(tmp_path / "in", contents)
+
+    fetch_local(fetch_params(split=split, separator=separator), source, tmp_path / "out")
+
+    warning = f"fetch.separator is {separator!r}, which occurs in none of 3 files"
+    assert (warning in capsys.readouterr().err) == is_said
+
+
+@pytest.mark.parametrize(
+    ("mark", "encoding"),
+    [
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ],
+)
+def test_a_byte_order_mark_gives_the_encoding(tmp_path, mark, encoding):
     (tmp_path / "a.txt").write_bytes(mark + "Zoë\r\n\ufffd".encode(encoding))
-    assert documents(tmp_path / "a.txt") == (["Zoë\n\ufffd"], 0)
+
+    assert read(tmp_path / "a.txt") == (["Zoë\n\ufffd"], 0)
 
 
 def test_replaced_characters_are_counted_per_file(tmp_path, capsys):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.txt").write_text("fine")
-    for name in ("b", "c"):
-        (tmp_path / f"in/{name}.txt").write_bytes("a café, and eleven more words of plain text".encode("cp1252"))
-    fetch_local(fetch_params(split=None), tmp_path / "in", tmp_path / "out")
+    source = write_files(tmp_path / "in", {"a.txt": "fine"})
+    for name in ("b.txt", "c.txt"):
+        (source / name).write_bytes("a café, and eleven more words of plain text".encode("cp1252"))
+
+    fetch_local(fetch_params(split=None), source, tmp_path / "out")
+
     warning = f"warning: 2 characters in 2 of 3 files are not UTF-8 and became U+FFFD, first in {tmp_path}/in/b.txt"
     assert warning in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["dictionary", "string_view", "large_dictionary"])
-def test_parquet_strings_of_every_type_are_read(tmp_path, kind):
-    texts = pa.array(["p", None, "q", "p"], pa.large_string() if kind == "large_dictionary" else pa.string())
-    texts = texts.cast(pa.string_view()) if kind == "string_view" else texts.dictionary_encode()
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int32(), pa.large_string()),
+    ],
+    ids=str,
+)
+def test_parquet_strings_of_every_type_are_read(tmp_path, data_type):
+    texts = pa.array(["p", None, "q", "p"]).cast(data_type)
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-    assert documents(tmp_path / "a.parquet")[0] == ["p", None, "q", "p"]
+
+    assert documents(tmp_path / "a.parquet") == ["p", None, "q", "p"]
 
 
-def test_links_that_dvc_does_not_follow_are_refused(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real/a.txt").write_text("a")
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/file.txt").symlink_to(tmp_path / "real/a.txt")
-    assert find_files(tmp_path / "in", "**/*") == [tmp_path / "in/file.txt"]
-    link = tmp_path / "in/link"
-    for target, sentence in (
-        (tmp_path / "real", f"links to the folder {tmp_path}/real; set local.path to that"),
-        (tmp_path / "nowhere", "links to nothing, or in a circle; remove it"),
-        (link, "links to nothing, or in a circle; remove it"),
-    ):
-        link.symlink_to(target)
-        with pytest.raises(DataError, match=f"{link}: {sentence}"):
-            find_files(tmp_path / "in", "*.txt")
-        link.unlink()
+def test_a_link_to_a_file_is_read(tmp_path):
+    real = write_files(tmp_path / "real", {"a.txt": "a"})
+    source = write_files(tmp_path / "in", {})
+    (source / "file.txt").symlink_to(real / "a.txt")
+
+    assert find_files(source, "**/*") == [source / "file.txt"]
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        pytest.param("real", "links to the folder .*/real; set local.path to that", id="a folder"),
+        pytest.param("nowhere", "links to nothing, or in a circle; remove it", id="nothing"),
+        pytest.param("in/link", "links to nothing, or in a circle; remove it", id="itself"),
+    ],
+)
+def test_links_that_dvc_does_not_follow_are_refused(tmp_path, target, sentence):
+    write_files(tmp_path / "real", {"a.txt": "a"})
+    source = write_files(tmp_path / "in", {"b.txt": "b"})
+    link = source / "link"
+    link.symlink_to(tmp_path / target)
+
+    with pytest.raises(DataError, match=f"{link}: {sentence}"):
+        find_files(source, "*.txt")
 
 
 def test_invalid_utf_8_is_replaced_and_counted(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"long enough to be text, one bad \xff byte, and a true \xef\xbf\xbd")
-    texts, replaced = documents(tmp_path / "a.txt")
-    assert replaced == 1 and texts[0].count("\ufffd") == 2
+
+    (text,), num_replaced = read(tmp_path / "a.txt")
+
+    assert num_replaced == 1
+    assert text.count("\ufffd") == 2
+
+
+def test_a_lone_surrogate_in_json_is_replaced_and_counted(tmp_path):
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "a\ud800b \ud83d\ude00"}) + "\n")
-    assert documents(tmp_path / "b.jsonl") == (["a\ufffdb \N{GRINNING FACE}"], 1)
-    (tmp_path / "c.png").write_bytes(bytes(range(128, 256)) * 4)
-    (tmp_path / "d.txt").write_bytes("ordinary words".encode("utf-16-le"))
-    with pytest.raises(DataError, match=r"c\.png: .* are not UTF-8, or NUL; save the file as UTF-8"):
-        documents(tmp_path / "c.png")
-    with pytest.raises(DataError, match=r"d\.txt: is not text but binary, .* or to UTF-8"):
-        documents(tmp_path / "d.txt")
+
+    assert read(tmp_path / "b.jsonl") == (["a\ufffdb \N{GRINNING FACE}"], 1)
 
 
-def test_include_selects_files_without_hidden_ones(tmp_path, capsys):
-    hidden = (".hidden/d.txt", ".gitkeep", "_SUCCESS", "__pycache__/a.pyc", "deep/_delta_log/e.txt")
-    for name in ("a.txt", "b.md", "deep/c.txt", *hidden):
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("c.png", bytes(range(128, 256)) * 4, r"c\.png: .* are not UTF-8, or NUL; save the file as UTF-8"),
+        ("d.txt", "ordinary words".encode("utf-16-le"), r"d\.txt: is not text but binary, .* or to UTF-8"),
+    ],
+    ids=["a picture", "UTF-16 without a mark"],
+)
+def test_what_is_not_utf_8_is_refused(tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(DataError, match=sentence):
+        documents(tmp_path / name)
+
+
+@pytest.fixture
+def folder_with_hidden_files(tmp_path):
+    shown = ["a.txt", "b.md", "deep/c.txt"]
+    hidden = [".hidden/d.txt", ".gitkeep", "_SUCCESS", "__pycache__/a.pyc", "deep/_delta_log/e.txt"]
+    for name in shown + hidden:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
+    return tmp_path
 
-    def names(pattern: str) -> list[str]:
-        return [path.relative_to(tmp_path).as_posix() for path in find_files(tmp_path, pattern)]
 
-    assert names("**/*") == ["a.txt", "b.md", "deep/c.txt"]
-    said = "warning: 3 files are left out because their names or folders begin with _, first "
-    assert f"{said}{tmp_path}/_SUCCESS; to read them, rename them" in capsys.readouterr().err
-    assert names("**/*.txt") == ["a.txt", "deep/c.txt"]
+@pytest.mark.parametrize(
+    ("include", "names"),
+    [
+        ("**/*", ["a.txt", "b.md", "deep/c.txt"]),
+        ("**/*.txt", ["a.txt", "deep/c.txt"]),
+    ],
+)
+def test_include_selects_files_without_hidden_ones(folder_with_hidden_files, include, names):
+    paths = find_files(folder_with_hidden_files, include)
+
+    assert paths == [folder_with_hidden_files / name for name in names]
+
+
+def test_files_that_are_left_out_for_their_names_are_told(folder_with_hidden_files, capsys):
+    find_files(folder_with_hidden_files, "**/*")
+
+    warning = "warning: 3 files are left out because their names or folders begin with _, first "
+    first = folder_with_hidden_files / "_SUCCESS"
+    assert f"{warning}{first}; to read them, rename them" in capsys.readouterr().err
+
+
+def test_a_single_file_is_read_whatever_its_name(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+
     assert find_files(tmp_path / "a.txt", "**/*.md") == [tmp_path / "a.txt"]
+
+
+def test_a_folder_without_matching_files_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+
     with pytest.raises(DataError, match="no file matches"):
         find_files(tmp_path, "*.c")
+
+
+def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         find_files(tmp_path / "nowhere", "*")
 
 
 @pytest.mark.parametrize(
-    ("lengths", "fraction", "share", "is_said"),
+    ("lengths", "asked", "least", "most", "is_said"),
     [
-        ([100_000, 30, 20, 40, 10], 0.05, (0, 0.002), True),  # one book and four short files
-        ([500, 500], 0.05, (0.5, 0.5), True),
-        ([900] + [10] * 100, 0.05, (0.05, 0.06), False),
-        ([100] * 10, 0.9, (0.9, 0.9), False),
+        pytest.param([100_000, 30, 20, 40, 10], 0.05, 0, 0.002, True, id="one book and four short files"),
+        pytest.param([500, 500], 0.05, 0.5, 0.5, True, id="two equal files"),
+        pytest.param([900] + [10] * 100, 0.05, 0.05, 0.06, False, id="many short files"),
+        pytest.param([100] * 10, 0.9, 0.9, 0.9, False, id="most of the text"),
     ],
 )
-def test_validation_never_takes_far_too_much(tmp_path, capsys, lengths, fraction, share, is_said):
-    (tmp_path / "in").mkdir()
+def test_validation_never_takes_far_too_much(tmp_path, capsys, lengths, asked, least, most, is_said):
+    contents = {}
     for number, length in enumerate(lengths):
-        (tmp_path / f"in/{number}.txt").write_text(f"{number:04d}" + "x" * (length - 4))
-    manifest = fetch_local(fetch_params(split=split_params(fraction)), tmp_path / "in", tmp_path / "out")
-    actual = manifest["splits"]["validation"]["characters"] / sum(lengths)
-    assert share[0] <= actual <= share[1]
+        contents[f"{number}.txt"] = f"{number:04d}" + "x" * (length - 4)
+    source = write_files(tmp_path / "in", contents)
+
+    manifest = fetch_local(fetch_params(split=split_params(asked)), source, tmp_path / "out")
+
+    fraction = manifest["splits"]["validation"]["characters"] / sum(lengths)
+    assert least <= fraction <= most
     said = capsys.readouterr().err
     assert ("warning: validation has" in said) == is_said
-    assert not is_said or f"not {fraction:.2%} (validation_fraction)" in said
+    assert (f"not {asked:.2%} (validation_fraction)" in said) == is_said
 
 
 def test_without_a_fraction_there_is_one_split(tmp_path):
-    source = tmp_path / "in"
-    source.mkdir()
-    for name in ("b", "a", "c"):
-        (source / name).write_text(f"text of {name}")
+    source = write_files(tmp_path / "in", {name: f"text of {name}" for name in "bac"})
+
     manifest = fetch_local(fetch_params(split=None), source, tmp_path / "out")
+
     assert list(manifest["splits"]) == ["text"]
-    texts = pq.read_table(tmp_path / "out" / "text" / "0000.parquet")["text"].to_pylist()
-    assert texts == ["text of a", "text of b", "text of c"]
+    assert texts_of(tmp_path / "out", "text") == ["text of a", "text of b", "text of c"]
 
 
 def test_one_document_cannot_be_split(tmp_path):
@@ -339,37 +496,66 @@ def test_one_document_cannot_be_split(tmp_path):
     with pytest.raises(DataError, match=r"the text is one document, .*; cut it at chapters or articles into at least"):
         fetch_local(fetch_params(), tmp_path / "book.txt", tmp_path / "out")
 
-    fetch_local(fetch_params(separator="\n\n"), tmp_path / "book.txt", tmp_path / "out2")
-    assert sum(map(len, splits(tmp_path / "out2").values())) == 2
+
+def test_a_file_that_a_separator_cuts_can_be_split(tmp_path):
+    (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
+
+    fetch_local(fetch_params(separator="\n\n"), tmp_path / "book.txt", tmp_path / "out")
+
+    assert len(texts_of(tmp_path / "out", "train")) == 1
+    assert len(texts_of(tmp_path / "out", "validation")) == 1
 
 
-def test_text_that_cannot_be_split_is_told_apart(tmp_path):
-    source = tmp_path / "in"
-    source.mkdir()
-    (source / "empty.txt").write_text("")
-    with pytest.raises(DataError, match="no document of 1 files has text"):
+SAME_WORDS = "the same words in both files\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        (
+            {"empty.txt": ""},
+            "no document of 1 files has text",
+        ),
+        (
+            {"empty.txt": "", "a.txt": SAME_WORDS, "b.txt": SAME_WORDS},
+            "all documents of 3 files are near-duplicates of each other",
+        ),
+    ],
+    ids=["no text", "near-duplicates"],
+)
+def test_the_error_says_why_text_cannot_be_split(tmp_path, contents, sentence):
+    source = write_files(tmp_path / "in", contents)
+
+    with pytest.raises(DataError, match=sentence):
         fetch_local(fetch_params(), source, tmp_path / "out")
 
-    for name in "ab":
-        (source / f"{name}.txt").write_text("the same words in both files\n" * 3)
-    with pytest.raises(DataError, match="all documents of 3 files are near-duplicates of each other"):
-        fetch_local(fetch_params(), source, tmp_path / "out")
+
+def split_short_and_long(folder: Path, num_short: int) -> list[int]:
+    """Split short documents and two as long as a quarter of them all; return the lengths in validation, ascending."""
+    contents = {}
+    for number, length in enumerate([800] * num_short + [num_short * 200] * 2):
+        words = [f"{number}w{i}" for i in range(length // 5)]
+        contents[f"{number:04d}.txt"] = " ".join(words)
+    source = write_files(folder / "in", contents)
+    fetch_local(fetch_params(split=split_params(0.15)), source, folder / "out")
+    return sorted(len(text) for text in texts_of(folder / "out", "validation"))
 
 
-@pytest.mark.parametrize(("num_short", "is_said"), [(200, False), (20, True)])
-def test_one_document_never_is_most_of_validation_if_there_are_others(tmp_path, capsys, num_short, is_said):
-    """As TinyStories has them: a few documents a hundred times as long as the others."""
-    source = tmp_path / "in"
-    source.mkdir()
-    lengths = [800] * num_short + [num_short * 200] * 2
-    for number, length in enumerate(lengths):
-        words = " ".join(f"{number}w{i}" for i in range(length // 5))
-        (source / f"{number:04d}.txt").write_text(words)
+WARNING = "of its characters, so that few documents decide the score; add text, or cut long"
 
-    fetch_local(fetch_params(split=split_params(0.15)), source, tmp_path / "out")
 
-    chosen = sorted(map(len, splits(tmp_path / "out")["validation"]))
+def test_no_document_is_most_of_validation_if_there_are_many_others(tmp_path, capsys):
+    """As in TinyStories: a few documents are a hundred times as long as the others."""
+    lengths = split_short_and_long(tmp_path, num_short=200)
+
+    assert lengths[-1] <= 0.1 * sum(lengths)
+    assert WARNING not in capsys.readouterr().err
+
+
+def test_a_document_that_is_much_of_validation_is_warned_of(tmp_path, capsys):
+    lengths = split_short_and_long(tmp_path, num_short=20)
+
+    assert lengths[-1] > 0.1 * sum(lengths)
     said = capsys.readouterr().err
-    assert (chosen[-1] > 0.1 * sum(chosen)) == is_said
-    assert ("of its characters, so that few documents decide the score; add text, or cut long" in said) == is_said
-    assert not is_said or f"warning: the longest of {len(chosen)} clusters" in said
+    assert f"warning: the longest of {len(lengths)} clusters" in said
+    assert WARNING in said

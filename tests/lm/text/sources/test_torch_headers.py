@@ -24,50 +24,64 @@ FETCH = read_section(ROOT / "sources.yaml", "sources.torch_headers.fetch", Torch
 
 def test_the_installed_headers_are_the_pinned_ones(tmp_path):
     manifest = fetch_torch_headers(FETCH, tmp_path)
-    train, validation = (manifest["splits"][name] for name in ("train", "validation"))
+
+    train = manifest["splits"]["train"]
+    validation = manifest["splits"]["validation"]
     assert train["documents"] + validation["documents"] == 1746
     assert train["utf8_bytes"] + validation["utf8_bytes"] == 11_091_945
-    assert validation["documents"] == 97 and validation["characters"] == 1_665_244
-    texts = {
-        name: pq.read_table(tmp_path / name / "0000.parquet")["text"].to_pylist() for name in ("train", "validation")
-    }
-    for own in texts.values():
-        digests = [hashlib.sha256(text.encode()).digest() for text in own]
+    assert validation["documents"] == 97
+    assert validation["characters"] == 1_665_244
+
+
+def test_the_installed_headers_are_split_by_clusters_and_sorted_by_hash(tmp_path):
+    fetch_torch_headers(FETCH, tmp_path)
+
+    train = texts_of(tmp_path, "train")
+    validation = texts_of(tmp_path, "validation")
+    for texts in (train, validation):
+        digests = [hashlib.sha256(text.encode()).digest() for text in texts]
         assert digests == sorted(digests)
-    clusters = find_clusters([texts["train"] + texts["validation"]], FETCH.split.near_duplicates)
-    assert not set(clusters[: train["documents"]]) & set(clusters[train["documents"] :])
+    clusters = find_clusters([train + validation], FETCH.split.near_duplicates)
+    assert set(clusters[: len(train)]).isdisjoint(clusters[len(train) :])
 
 
 def test_a_test_split_is_taken_from_the_training_text(tmp_path):
-    with_test = dataclasses.replace(FETCH, split=dataclasses.replace(FETCH.split, test_documents=30))
+    split = dataclasses.replace(FETCH.split, test_documents=30)
+    with_test = dataclasses.replace(FETCH, split=split)
 
     fetch_torch_headers(FETCH, tmp_path / "without")
     manifest = fetch_torch_headers(with_test, tmp_path / "with")
 
     assert manifest["splits"]["test"]["documents"] == 30
-    without = {name: texts_of(tmp_path / "without", name) for name in ("train", "validation")}
     validation = texts_of(tmp_path / "with", "validation")
-    test = texts_of(tmp_path / "with", "test")
-    assert validation == without["validation"]
-    assert texts_of(tmp_path / "with", "train") == [text for text in without["train"] if text not in set(test)]
+    assert validation == texts_of(tmp_path / "without", "validation")
+    test = set(texts_of(tmp_path / "with", "test"))
+    train_without = texts_of(tmp_path / "without", "train")
+    assert texts_of(tmp_path / "with", "train") == [text for text in train_without if text not in test]
 
 
 def texts_of(folder: Path, split: str) -> list[str]:
     return pq.read_table(folder / split / "0000.parquet")["text"].to_pylist()
 
 
-TEXTS = {f"c10/core/{i}.h": f"// header {i}\r\n" + " ".join(f"word{i}_{j}" for j in range(40)) for i in range(20)}
-JOINED = "".join(f"{name}\0{TEXTS[name]}\0" for name in sorted(TEXTS)).replace("\r\n", "\n")
+def header(number: int) -> str:
+    words = [f"word{number}_{j}" for j in range(40)]
+    return f"// header {number}\n" + " ".join(words)
+
+
+# The headers of torch 0.0.1, as they are read: with the line ends of Unix.
+HEADERS = {f"c10/core/{number}.h": header(number) for number in range(20)}
+JOINED = "".join(f"{name}\0{HEADERS[name]}\0" for name in sorted(HEADERS))
 OTHER = dataclasses.replace(FETCH, torch_version="0.0.1", sha256=hashlib.sha256(JOINED.encode()).hexdigest())
 
 
 def write_wheel(folder: Path) -> Path:
-    """Write a wheel of torch 0.0.1 that has TEXTS and other files."""
+    """Write a wheel of torch 0.0.1 that has HEADERS, with the line ends of Windows, and other files."""
     path = folder / "torch-0.0.1-py3-none-any.whl"
     info = "torch-0.0.1.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
-        for name, text in TEXTS.items():
-            wheel.writestr(f"torch/include/{name}", text)
+        for name, text in HEADERS.items():
+            wheel.writestr(f"torch/include/{name}", text.replace("\n", "\r\n"))
         wheel.writestr("torch/include/c10/core/generated/a.h", "left out")
         wheel.writestr("torch/c10/core/b.h", "left out")
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 0.0.1\n")
@@ -77,8 +91,12 @@ def write_wheel(folder: Path) -> Path:
 
 
 def fetched_texts(fetch: TorchHeadersFetch, folder: Path) -> list[str]:
+    """Return the texts of all splits, sorted."""
     manifest = fetch_torch_headers(fetch, folder)
-    return sorted(t for n in manifest["splits"] for t in pq.read_table(folder / n / "0000.parquet")["text"].to_pylist())
+    texts = []
+    for split in manifest["splits"]:
+        texts += texts_of(folder, split)
+    return sorted(texts)
 
 
 @contextlib.contextmanager
@@ -90,58 +108,98 @@ def package_index(folder: Path, monkeypatch):
     handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-    for name, value in (("INDEX_URL", f"http://127.0.0.1:{server.server_port}/"), ("NO_CACHE_DIR", "1"),
-                        ("CONFIG_FILE", os.devnull), ("RETRIES", "0"), ("DISABLE_PIP_VERSION_CHECK", "1")):  # fmt: skip
-        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
     yield
     server.shutdown()
     server.server_close()
 
 
 def test_a_wheel_replaces_another_installed_version(tmp_path):
-    wheel = write_wheel(tmp_path)
-    expected = sorted(text.replace("\r\n", "\n") for text in TEXTS.values())
-    assert fetched_texts(dataclasses.replace(OTHER, wheel=str(wheel)), tmp_path / "out") == expected
+    fetch = dataclasses.replace(OTHER, wheel=str(write_wheel(tmp_path)))
+
+    texts = fetched_texts(fetch, tmp_path / "out")
+
+    assert texts == sorted(HEADERS.values())
 
 
 def test_other_headers_than_the_pinned_ones_are_refused(tmp_path):
-    other = dataclasses.replace(OTHER, wheel=str(write_wheel(tmp_path)), sha256="0" * 64)
+    fetch = dataclasses.replace(OTHER, wheel=str(write_wheel(tmp_path)), sha256="0" * 64)
+
     with pytest.raises(IntegrityError, match=f"sha256 is {OTHER.sha256}, sources"):
-        fetch_torch_headers(other, tmp_path / "out")
+        fetch_torch_headers(fetch, tmp_path / "out")
+
     assert not (tmp_path / "out").exists()
 
 
-def test_pip_downloads_a_version_that_is_not_installed(tmp_path, monkeypatch, capfd):
-    (tmp_path / "index").mkdir()
-    write_wheel(tmp_path / "index")
-    with package_index(tmp_path / "index", monkeypatch):
-        assert len(fetched_texts(OTHER, tmp_path / "out")) == len(TEXTS)
-        assert "torch 0.0.1 is not installed; pip downloads it to read its headers" in capfd.readouterr().err
-        with pytest.raises(EnvironmentFailure, match=r"torch 0\.0\.2, whose.*fetch\.wheel"):
-            fetch_torch_headers(dataclasses.replace(OTHER, torch_version="0.0.2"), tmp_path / "out2")
+@pytest.fixture
+def index_with_one_version(tmp_path, monkeypatch):
+    index = tmp_path / "index"
+    index.mkdir()
+    write_wheel(index)
+    with package_index(index, monkeypatch):
+        yield
+
+
+def test_pip_downloads_a_version_that_is_not_installed(index_with_one_version, tmp_path, capfd):
+    texts = fetched_texts(OTHER, tmp_path / "out")
+
+    assert texts == sorted(HEADERS.values())
+    assert "torch 0.0.1 is not installed; pip downloads it to read its headers" in capfd.readouterr().err
+
+
+def test_a_version_that_pip_cannot_find_is_named_with_what_pip_said(index_with_one_version, tmp_path, capfd):
+    fetch = dataclasses.replace(OTHER, torch_version="0.0.2")
+
+    with pytest.raises(EnvironmentFailure, match=r"torch 0\.0\.2, whose.*fetch\.wheel"):
+        fetch_torch_headers(fetch, tmp_path / "out")
+
     assert "No matching distribution found for torch==0.0.2" in capfd.readouterr().err
 
 
-def test_a_wheel_that_is_missing_or_cut_is_refused(tmp_path):
+def check_wheel_is_refused(path: Path, folder: Path) -> None:
+    fetch = dataclasses.replace(OTHER, wheel=str(path))
+    with pytest.raises(DataError, match=f"torch_headers.fetch.wheel: {path} is not a whole wheel"):
+        fetch_torch_headers(fetch, folder)
+
+
+def test_a_missing_wheel_is_refused(tmp_path):
+    check_wheel_is_refused(tmp_path / "none.whl", tmp_path / "out")
+
+
+def test_a_wheel_that_is_cut_is_refused(tmp_path):
     wheel = write_wheel(tmp_path)
-    for path, content in ((tmp_path / "none.whl", None), (wheel, wheel.read_bytes()[:-100])):
-        if content:
-            path.write_bytes(content)
-        with pytest.raises(DataError, match=f"torch_headers.fetch.wheel: {path} is not a whole wheel"):
-            fetch_torch_headers(dataclasses.replace(OTHER, wheel=str(path)), tmp_path / "out")
+    wheel.write_bytes(wheel.read_bytes()[:-100])
+
+    check_wheel_is_refused(wheel, tmp_path / "out")
 
 
 def test_headers_that_differ_between_wheels_are_left_out():
-    kept = {"c10/core/A.h": "// a\r\nint x;", "torch/csrc/b.cuh": "b", "ATen/native/c.hpp": "c"}
-    dropped = {
-        "c10/cuda/D.h": "d",
-        "ATen/core/TensorBody.h": "e",
-        "ATen/native/metal/f.h": "f",
-        "torch/csrc/generated/g.h": "g",
-        "ATen/core/h_generated.h": "h",
-        "c10/core/i.cpp": "i",
-        "c10/core/j.h": "// @generated by x",
-        "torch/csrc/k.h": "b",
+    kept = {
+        "c10/core/A.h": b"// a\nint x;",
+        "torch/csrc/b.cuh": b"b",
+        "ATen/native/c.hpp": b"c",
     }
-    found = dict(read_headers({name: text.encode() for name, text in {**kept, **dropped}.items()}))
-    assert found == {name: text.replace("\r\n", "\n") for name, text in kept.items()}
+    dropped = {
+        "c10/cuda/D.h": b"d",
+        "ATen/core/TensorBody.h": b"e",
+        "ATen/native/metal/f.h": b"f",
+        "torch/csrc/generated/g.h": b"g",
+        "ATen/core/h_generated.h": b"h",
+        "c10/core/i.cpp": b"i",
+        "c10/core/j.h": b"// @generated by x",
+        "torch/csrc/k.h": b"b",  # the text of another header
+    }
+
+    found = dict(read_headers(kept | dropped))
+
+    assert found == {name: content.decode() for name, content in kept.items()}
+
+
+def test_line_ends_of_headers_become_those_of_unix():
+    found = dict(read_headers({"c10/core/A.h": b"// a\r\nint x;"}))
+
+    assert found == {"c10/core/A.h": "// a\nint x;"}
