@@ -7,27 +7,44 @@ from pathlib import Path
 
 def imported_names(path: Path, folder: Path) -> list[tuple[str, ...]]:
     """Return the imports of a file, also inside functions: for each the modules it can mean, the longest name first."""
-    package = path.relative_to(folder).parts[:-1]
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [(alias.name,) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            found += [(f"{base}.{alias.name}".lstrip("."), base) for alias in node.names]
+            module = name_of_module(node, path.relative_to(folder))
+            found += [(f"{module}.{alias.name}".lstrip("."), module) for alias in node.names]
     return found
+
+
+def name_of_module(node: ast.ImportFrom, path: Path) -> str:
+    """Return the full name of the module after `from`, which may be relative to the file that has it."""
+    names = []
+    if node.level:
+        package = path.parts[:-1]
+        names += package[: len(package) - node.level + 1]
+    if node.module:
+        names.append(node.module)
+    return ".".join(names)
 
 
 def import_graph(folder: Path) -> dict[Path, set[Path]]:
     """Return, for each Python file below a folder, the other files there that it imports directly."""
     files = sorted(folder.rglob("*.py"))
-    parts = {path: path.relative_to(folder).with_suffix("").parts for path in files}
-    modules = {".".join(names[:-1] if names[-1] == "__init__" else names): path for path, names in parts.items()}
+    modules = {}
+    for path in files:
+        parts = path.relative_to(folder).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        modules[".".join(parts)] = path
+
     graph: dict[Path, set[Path]] = {}
     for path in files:
-        candidates = imported_names(path, folder)
-        graph[path] = {next((modules[name] for name in each if name in modules), path) for each in candidates} - {path}
+        imported = set()
+        for names in imported_names(path, folder):
+            known = [modules[name] for name in names if name in modules]
+            imported |= set(known[:1])
+        graph[path] = imported - {path}
     return graph
 
 

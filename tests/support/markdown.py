@@ -3,5 +3,9 @@
 
 def rows_of(text: str) -> list[list[str]]:
     """Return the cells of each row of all tables, headers too."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    rows = []
+    for line in text.splitlines():
+        if line.startswith("|"):
+            cells = line[1:-1].split("|")
+            rows.append([cell.strip() for cell in cells])
+    return rows
