@@ -48,7 +48,10 @@ def outputs(stage: str) -> dict[str, bytes]:
 def remove_outputs(stage: str) -> None:
     """Remove what is there of a stage's outputs, as DVC does before it runs the stage."""
     for path in map(Path, outputs_of(stage)):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 # kill -9
@@ -56,11 +59,19 @@ def remove_outputs(stage: str) -> None:
 
 @pytest.mark.parametrize(
     "stage",
-    ["fetch", "make_tokenizer", "tokenize_train", "audit", "eval", pytest.param("plot", marks=pytest.mark.slow)],
+    [
+        "fetch",
+        "make_tokenizer",
+        "tokenize_train",
+        "audit",
+        "eval",
+        pytest.param("plot", marks=pytest.mark.slow),
+    ],
 )
 def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(project, stage):
     whole = outputs(stage)
     before = files_below(Path()).keys()
+
     for call in range(1, 60):
         remove_outputs(stage)
         ended = run_stage(die_at_any, call, command=module_and_arguments(stage))
@@ -68,7 +79,9 @@ def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(pr
             break
         assert ended.code == -signal.SIGKILL, ended.err
         assert outputs(stage).items() <= whole.items()
-    assert call > 4 and outputs(stage) == whole
+
+    assert call > 4
+    assert outputs(stage) == whole
     assert files_below(Path()).keys() == before, "temporary files of the killed processes are removed"
 
 
@@ -98,17 +111,22 @@ STAYING = {"checkpoint-000000003.json", "checkpoint-000000004.json"}
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_one(workspace, undisturbed, moment):
     *sabotage, step = MOMENTS[moment]
+
     assert run_stage(*sabotage).code == -signal.SIGKILL
-    assert step is None or newest_step() == step
-    if step is None:
-        said = "this run is already finished"
-    elif step == 0:
-        said = "step 0 of 8"
-    else:
-        said = f"resumed at step {step} "
-    check_rerun(undisturbed, said)
+
+    if step is not None:
+        assert newest_step() == step
+    check_rerun(undisturbed, first_words(step))
     left = {path.suffix if path.is_file() else path.name for path in only_run().iterdir()}
-    assert left == {"done", ".pt", ".json"} and saved_checkpoints(Path()) == STAYING
+    assert left == {"done", ".pt", ".json"}
+    assert saved_checkpoints(Path()) == STAYING
+
+
+def first_words(step: int | None) -> str:
+    """Return what a run says that goes on from a step; None if it is finished."""
+    if step is None:
+        return "this run is already finished"
+    return "step 0 of 8" if step == 0 else f"resumed at step {step} "
 
 
 @pytest.mark.parametrize("moment", [name for name, (sabotage, *_) in MOMENTS.items() if sabotage is in_state])
@@ -119,14 +137,15 @@ def test_a_kill_while_a_thread_writes_a_checkpoint_changes_no_bit(workspace, und
     assert run_stage(beside_training, *sabotage).code == -signal.SIGKILL
 
     assert newest_step() == step
-    check_rerun(undisturbed, f"resumed at step {step} " if step else "step 0 of 8")
+    check_rerun(undisturbed, first_words(step))
 
 
 def test_a_run_whose_checkpoints_a_thread_writes_has_the_same_bits(workspace, undisturbed):
     ended = run_stage(beside_training)
 
     assert ended.code == 0, ended.err
-    assert results() == undisturbed and saved_checkpoints(Path()) == STAYING
+    assert results() == undisturbed
+    assert saved_checkpoints(Path()) == STAYING
 
 
 def test_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undisturbed):
@@ -134,66 +153,96 @@ def test_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undis
     set_runtime(keep_fingerprints=1)
     peak_lr = workspace.get("train.peak_lr")
     workspace.change(**{"train.peak_lr": 0.001})
+
     assert run_stage(in_call, "prune_runs", die_at, "os.unlink", 3, "after").code == -signal.SIGKILL
+
     workspace.change(**{"train.peak_lr": peak_lr})
     for name in ("data/models", "metrics", "plots"):  # as DVC does before a stage
         shutil.rmtree(name)
     check_rerun(undisturbed)
 
 
-def test_workers_end_with_a_killed_stage(project):
-    """A tokenizer of Hugging Face's encodes in processes; any number of them gives the same bytes."""
-    change_params(Path(), {"tokenizer.name": "folder", "tokenizer.path": "imported"})
+def set_workers(num_processes: int, chunk_chars: int) -> None:
+    change_params(
+        Path(),
+        {"tokenize.num_processes": num_processes, "tokenize.chunk_chars": chunk_chars},
+        "runtime.yaml",
+    )
+
+
+@pytest.fixture
+def tokenized_by_workers(project) -> dict[str, bytes]:
+    """The tokens of much text by a tokenizer of Hugging Face's, which encodes in processes."""
     shutil.copytree("data/tokenizer", "imported")
     Path("imported/meta.json").unlink()
-    assert run_here("make_tokenizer") == 0
     write_texts(Path("data/local/texts.jsonl"), 20_000)
-    change_params(Path(), {"sources.local.fetch.split": None, "sources.local.train.split": "text"})
-    change_params(Path(), {"tokenize.num_processes": 2, "tokenize.chunk_chars": 2000}, "runtime.yaml")
-    assert run_here("fetch") == run_here("tokenize_train") == 0
-    expected = outputs("tokenize_train")
+    changes = {
+        "tokenizer.name": "folder",
+        "tokenizer.path": "imported",
+        "sources.local.fetch.split": None,
+        "sources.local.train.split": "text",
+    }
+    change_params(Path(), changes)
+    set_workers(2, chunk_chars=2000)
+    for stage in ("fetch", "make_tokenizer", "tokenize_train"):
+        assert run_here(stage) == 0
+    return outputs("tokenize_train")
+
+
+def test_workers_end_with_a_killed_stage(tokenized_by_workers):
+    """Any number of workers gives the same bytes."""
     remove_outputs("tokenize_train")
     stage = Stage(command=module_and_arguments("tokenize_train"))
     wait_for(lambda: [path for path in Path("data/processed_datasets").glob(".*.tmp") if path.stat().st_size])
     workers = psutil.Process(stage.process.pid).children(recursive=True)
+    assert workers
+
     stage.process.kill()
-    assert stage.end().code == -signal.SIGKILL and workers
-    assert psutil.wait_procs(workers, 20)[1] == [], "they outlive their parent"
+
+    assert stage.end().code == -signal.SIGKILL
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == [], "they outlive their parent"
     assert outputs("tokenize_train") == {}
-    change_params(Path(), {"tokenize.num_processes": 1, "tokenize.chunk_chars": 50_000}, "runtime.yaml")
-    assert run_here("tokenize_train") == 0 and outputs("tokenize_train") == expected
+    set_workers(1, chunk_chars=50_000)
+    assert run_here("tokenize_train") == 0
+    assert outputs("tokenize_train") == tokenized_by_workers
 
 
 # No space
 
 
-def test_a_write_that_fails_keeps_the_old_output(project):
-    write_texts(Path("data/local/texts.jsonl"), 2000)
-    for stage, num_bytes in (("fetch", 500), ("tokenize_train", 500), ("eval", 1000)):
-        before = files_below(Path())
-        ended = run_stage(limit_files, num_bytes, command=module_and_arguments(stage))
-        refused(ended.code, ended.err, 5, outputs_of(stage)[0], "File too large; free some space on")
-        assert files_below(Path()) == before
-        assert run_here(stage) == 0
+@pytest.mark.parametrize(("stage", "num_bytes"), [("fetch", 500), ("tokenize_train", 500), ("eval", 1000)])
+def test_a_write_that_fails_keeps_the_old_output(project, stage, num_bytes):
+    before = files_below(Path())
+
+    ended = run_stage(limit_files, num_bytes, command=module_and_arguments(stage))
+
+    refused(ended.code, ended.err, 5, outputs_of(stage)[0], "File too large; free some space on")
+    assert files_below(Path()) == before
+    assert run_here(stage) == 0
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(workspace, undisturbed):
-    ended = run_stage(in_state, 3, limit_files, 4096)
+@pytest.mark.parametrize(
+    "writer",
+    [
+        pytest.param((), id="the run itself"),
+        pytest.param((beside_training,), id="a thread"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(workspace, undisturbed, writer):
+    ended = run_stage(*writer, in_state, 3, limit_files, 4096)
+
     refused(ended.code, ended.err, 5, "checkpoint-000000003.pt: ", "free some space")
-    assert newest_step() == 2 and not list(only_run().glob(".*"))
-    check_rerun(undisturbed, "resumed at step 2 ")
-
-
-def test_a_checkpoint_that_a_thread_cannot_write_leaves_the_one_before(workspace, undisturbed):
-    ended = run_stage(beside_training, in_state, 3, limit_files, 4096)
-    refused(ended.code, ended.err, 5, "checkpoint-000000003.pt: ", "free some space")
-    assert newest_step() == 2 and not list(only_run().glob(".*"))
+    assert newest_step() == 2
+    assert not list(only_run().glob(".*"))
     check_rerun(undisturbed, "resumed at step 2 ")
 
 
 def test_results_that_cannot_be_published_are_kept(workspace, undisturbed):
     assert run_stage().code == 0
+
     ended = run_stage(limit_files, 4096)
+
     refused(ended.code, ended.err, 5, "data/models: File too large; free some space on")
     check_rerun(undisturbed, "this run is already finished")
 
@@ -207,27 +256,38 @@ def only_stopping_saves(workspace):
     set_runtime(checkpoint_every_s=3600)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_a_checkpoint_and_the_next_run_goes_on(only_stopping_saves, undisturbed, number, code):
-    stage = Stage(hold_at, 5)
+def start_and_hold(*sabotage) -> Stage:
+    """Start the training run, and return when it has come to the step at which it is held."""
+    stage = Stage(*sabotage)
     wait_for(Path("held").exists)
+    return stage
+
+
+def stop(stage: Stage, number: signal.Signals) -> None:
+    """Send a signal to a stage that is held, and wait until it has said that it will stop."""
     os.kill(stage.process.pid, number)
-    Path("go").touch()
-    ended = stage.end()
-    refused(ended.code, ended.err, code, f"training stopped at step 5 ({number.name}); a checkpoint is saved")
-    assert not Path("data/models").exists()
-    check_rerun(undisturbed, "resumed at step 5 ")
+    wait_for(lambda: "send the signal again" in stage.err)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_waits_for_the_thread_that_writes_the_checkpoint(only_stopping_saves, undisturbed, number, code):
-    stage = Stage(beside_training, write_slowly, 1.5, hold_at, 5)
-    wait_for(Path("held").exists)
+@pytest.mark.parametrize(
+    "writer",
+    [
+        pytest.param((), id="the run itself"),
+        pytest.param((beside_training, write_slowly, 1.5), id="a thread"),
+    ],
+)
+def test_a_signal_saves_a_checkpoint_and_the_next_run_goes_on(only_stopping_saves, undisturbed, writer, number, code):
+    """A stop waits for the thread that writes the checkpoint."""
+    stage = start_and_hold(*writer, hold_at, 5)
+
     os.kill(stage.process.pid, number)
     Path("go").touch()
     ended = stage.end()
+
     refused(ended.code, ended.err, code, f"training stopped at step 5 ({number.name}); a checkpoint is saved")
     assert newest_step() == 5
+    assert not Path("data/models").exists()
     check_rerun(undisturbed, "resumed at step 5 ")
 
 
@@ -243,19 +303,20 @@ def stop_on_a_full_disk(step: int) -> None:
 
 def test_a_stop_whose_checkpoint_a_thread_cannot_write_says_so(only_stopping_saves):
     ended = run_stage(beside_training, stop_on_a_full_disk, 5)
+
     refused(ended.code, ended.err, 5, "checkpoint-000000005.pt: ", "free some space")
     assert newest_step() == 4
 
 
 def test_a_second_signal_does_not_wait_for_the_thread(only_stopping_saves, undisturbed):
-    stage = Stage(beside_training, write_slowly, 60, hold_at, 3)
-    wait_for(Path("held").exists)
-    os.kill(stage.process.pid, signal.SIGTERM)
-    wait_for(lambda: "send the signal again" in stage.err)
+    stage = start_and_hold(beside_training, write_slowly, 60, hold_at, 3)
+    stop(stage, signal.SIGTERM)
     Path("go").touch()
     time.sleep(1)  # by now it waits for the thread
+
     os.kill(stage.process.pid, signal.SIGINT)
     ended = stage.end(30)
+
     refused(ended.code, ended.err, 130, "stopped at once (SIGINT)", "`dvc repro`")
     assert newest_step() == 0
     check_rerun(undisturbed)
@@ -283,51 +344,60 @@ def lose_readers(step: int, number: int | None = None) -> None:
 def test_a_signal_saves_a_checkpoint_though_nobody_reads(only_stopping_saves, undisturbed, step, number, code):
     ended = run_stage(lose_readers, step, number)
 
-    assert ended.code == code and newest_step() == step
+    assert ended.code == code
+    assert newest_step() == step
     check_rerun(undisturbed, f"resumed at step {step} ")
 
 
 def test_a_run_that_nobody_reads_ends_with_its_results(only_stopping_saves, undisturbed):
     ended = run_stage(lose_readers, 3)
 
-    assert ended.code == 0 and results() == undisturbed
+    assert ended.code == 0
+    assert results() == undisturbed
 
 
 def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed):
-    stage = Stage(hold_at, 3)
-    wait_for(Path("held").exists)
-    os.kill(stage.process.pid, signal.SIGTERM)
-    wait_for(lambda: "send the signal again" in stage.err)
+    stage = start_and_hold(hold_at, 3)
+    stop(stage, signal.SIGTERM)
+
     os.kill(stage.process.pid, signal.SIGINT)
     ended = stage.end()
+
     refused(ended.code, ended.err, 130, "stopped at once (SIGINT)", "`dvc repro`")
     assert newest_step() == 0
     check_rerun(undisturbed)
 
 
 def test_a_stage_goes_on_when_its_parent_ends_and_never_are_there_two_writers(workspace, undisturbed):
-    stage = Stage(in_a_child, hold_at, 3)
-    wait_for(Path("held").exists)
+    stage = start_and_hold(in_a_child, hold_at, 3)
+    writer = Path("held").read_text()
     stage.process.kill()
-    ended = run_stage()
-    refused(ended.code, ended.err, 75, f"data/models: process {Path('held').read_text()} is writing it")
+
+    second = run_stage()
+
+    refused(second.code, second.err, 75, f"data/models: process {writer} is writing it")
     assert not Path("data/models").exists()
+
     Path("go").touch()
     with output_lock("data/models", wait=True):  # until the stage ends
-        assert results() == undisturbed and "error: " not in stage.err
+        assert results() == undisturbed
+        assert "error: " not in stage.err
     check_rerun(undisturbed, "this run is already finished")
 
 
 def test_the_same_run_in_another_copy_waits_and_is_served(workspace, undisturbed, tmp_path, monkeypatch):
     """Queued experiments share .runs and may differ in what is not a part of the run."""
-    stage = Stage(hold_at, 3)
-    wait_for(Path("held").exists)
+    stage = start_and_hold(hold_at, 3)
     copy = shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".runs"))
     monkeypatch.chdir(copy)
+
     other = Stage(set_variable, "DVC_ROOT", str(workspace.folder))
     wait_for(lambda: f": waiting for process {stage.process.pid}" in other.err)
     (workspace.folder / "go").touch()
     ended = other.end()
-    assert ended.code == 0 and "parameters" not in ended.out  # not a step was computed here
-    assert results() == undisturbed and not Path(".runs").exists()
+
+    assert ended.code == 0
+    assert "parameters" not in ended.out, "not a step was computed here"
+    assert results() == undisturbed
+    assert not Path(".runs").exists()
     assert stage.end().code == 0

@@ -23,17 +23,14 @@ from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.model_cases import TEXTS, build, write_bpe, write_trained
 from support.refusal import refused
-from support.stages import change_params, stage_folder, work_in_copy
+from support.stages import change_params, module_and_arguments, stage_folder, work_in_copy
 
 MODELS = Path("data/models")
 MODEL = Path("data/models/model.json")
 TRAIN = Path("data/processed_datasets/train.bin")
 VALIDATION = Path("data/processed_datasets/validation.bin")
 CONTAMINATION = Path("data/audit/contamination.parquet")
-ARGUMENTS = [
-    "--models", str(MODELS), "--train", str(TRAIN), "--validation", str(VALIDATION), "--tokenizer", "data/tokenizer",
-    "--audit", "data/audit", "--evaluation", "data/evaluation", "--metrics", "metrics", "--plots", "plots",
-]  # fmt: skip
+_, ARGUMENTS = module_and_arguments("eval")
 
 
 def change_json(path: Path, **entries) -> None:
@@ -41,21 +38,44 @@ def change_json(path: Path, **entries) -> None:
     write_json(path, read_json(path) | entries)
 
 
+def change_prompts(*prompts: str) -> None:
+    """Give the selected source these prompts."""
+    source = read_section("params.yaml", "data.source", str)
+    change_params(Path(), {f"sources.{source}.prompts": list(prompts)})
+
+
+def record_data(**sha256_by_split: str | None) -> None:
+    """Record that the model was trained with token files of these hashes."""
+    recorded = read_json(MODEL)["data_sha256"]
+    change_json(MODEL, data_sha256=recorded | sha256_by_split)
+
+
 def write_split(path: Path, texts: list[str], tokenizer) -> dict:
     """Write a token file of these documents, and return its sidecar."""
     ids, _ = tokenizer.encode_documents(texts)
-    origin = {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id}
-    described = {"tokenizer": origin, "documents": len(texts)}
-    return write_tokens(path, [ids], "uint16", lambda: described)
+    return write_ids(path, ids, tokenizer, len(texts))
+
+
+def write_ids(path: Path, ids: np.ndarray, tokenizer, num_documents: int) -> dict:
+    """Write a token file of these ids, and return its sidecar."""
+    made_with = {
+        "sha256": tokenizer.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "eot_id": tokenizer.eot_id,
+    }
+    return write_tokens(path, [ids], "uint16", lambda: {"tokenizer": made_with, "documents": num_documents})
 
 
 def write_audit(texts: list[str], validation_sha256: str, contaminated: float = 0.0) -> None:
     """Write the part of data/audit that eval reads; `contaminated` is the fraction of every other document."""
-    columns = {
-        "contaminated_fraction": [contaminated if number % 2 else 0.0 for number in range(len(texts))],
-        "utf8_bytes": [len(text.encode()) for text in texts],
-    }
-    table = pa.table(columns).replace_schema_metadata({"validation_sha256": validation_sha256})
+    fractions = [0.0, contaminated] * len(texts)
+    table = pa.table(
+        {
+            "contaminated_fraction": fractions[: len(texts)],
+            "utf8_bytes": [len(text.encode()) for text in texts],
+        }
+    )
+    table = table.replace_schema_metadata({"validation_sha256": validation_sha256})
     CONTAMINATION.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, CONTAMINATION)
 
@@ -64,8 +84,7 @@ def write_validation(texts: list[str], tokenizer) -> None:
     """Write a validation file, its audit, and a model that was trained with it."""
     meta = write_split(VALIDATION, texts, tokenizer)
     write_audit(texts, meta["sha256"])
-    record = read_json(MODEL)
-    write_json(MODEL, {**record, "data_sha256": {**record["data_sha256"], "validation": meta["sha256"]}})
+    record_data(validation=meta["sha256"])
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +111,12 @@ def tokenizer(made, tmp_path, monkeypatch):
 
 def test_a_gpu_scores_more_windows_at_a_time_than_a_cpu(monkeypatch):
     batch_sizes = []
-    monkeypatch.setattr(scoring, "score_strides", lambda *arguments: batch_sizes.append(arguments[4]) or [])
+
+    def record_batch_size(model, tokens, seq_len, strides, batch_size, *_):
+        batch_sizes.append(batch_size)
+        return []
+
+    monkeypatch.setattr(scoring, "score_strides", record_batch_size)
 
     for device in ("cpu", "cuda"):
         model = SimpleNamespace(device=torch.device(device))
@@ -205,10 +229,13 @@ def test_the_curve_is_that_of_the_windows_which_use_every_position_equally(score
 def test_threads_follow_the_free_cores_where_they_change_no_bit(tokenizer, monkeypatch, capsys, numerics, adapts):
     made = []
 
-    def stop(*given):
+    def record(numerics, adapts):
+        made.append((numerics, adapts))
+
+    def stop(*_):
         raise DataError("enough was scored")
 
-    monkeypatch.setattr(eval_stage, "ThreadTuner", lambda numerics, adapts: made.append((numerics, adapts)))
+    monkeypatch.setattr(eval_stage, "ThreadTuner", record)
     monkeypatch.setattr(eval_stage, "score", stop)
     change_json(MODEL, segments=[{"from_step": 0, "numerics": numerics}])
     change_params(Path(), {"eval.stride_fraction": 0.25})
@@ -228,13 +255,22 @@ def test_the_printed_line_has_the_figures_of_the_files(tokenizer, capsys):
     line = capsys.readouterr().out.splitlines()[-1]
     nats, bits, se = (float(number) for number in re.findall(r"\d+\.\d{4}", line))
     assert nats == pytest.approx(details["nats_per_token"], abs=6e-5)
-    assert bits == pytest.approx(metrics["bits_per_byte"], abs=6e-5) and bits != nats
+    assert bits == pytest.approx(metrics["bits_per_byte"], abs=6e-5)
+    assert bits != nats
     assert se == pytest.approx(metrics["bpb_se"], abs=6e-5)
     assert "over 20 documents" in line
 
 
-def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
-    """Each prompt has texts of its own seeds, which are compared with the training text."""
+def test_the_details_name_the_weights_that_were_scored(tokenizer):
+    best_sha256 = read_json(MODEL)["best"]["sha256"]
+    change_json(MODEL, last=read_json(MODEL)["last"] | {"sha256": "ab" * 32})
+
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    assert read_json("data/evaluation/details.json")["weights_sha256"] == best_sha256[:12]
+
+
+def test_samples_are_compared_with_the_training_text(tokenizer, monkeypatch):
     compared = []
 
     def recording_measure(samples, train_ids):
@@ -242,50 +278,65 @@ def test_the_samples_are_drawn_as_the_parameters_say(tokenizer, monkeypatch):
         return measure(samples, train_ids)
 
     monkeypatch.setattr(eval_stage, "measure", recording_measure)
-    record = read_json(MODEL)
-    write_json(MODEL, {**record, "last": {**record["last"], "sha256": "ab" * 32}})
-    params = {"num_samples": 2, "sample_tokens": 12, "temperature": 1.5, "top_k": 7, "seed": 5}
-    change_params(Path(), {f"eval.{name}": value for name, value in params.items()})
-    assert eval_stage.main(ARGUMENTS) == 0
-    assert read_json("data/evaluation/details.json")["weights_sha256"] == record["best"]["sha256"][:12]
-    assert np.array_equal(compared[0], open_tokens(TRAIN).ids)
 
-    model, _ = load_trained(MODELS, torch.device("cpu"))
-    source = read_section("params.yaml", "data.source", str)
-    prompts = read_section(eval_stage.SOURCES, f"sources.{source}.prompts", tuple[str, ...])
-    expected = [
-        draw(model, tokenizer, prompt, 12, seed, temperature=1.5, top_k=7) for prompt in prompts for seed in (5, 6)
-    ]
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    (train_ids,) = compared
+    assert np.array_equal(train_ids, open_tokens(TRAIN).ids)
+
+
+def test_the_samples_are_drawn_as_the_parameters_say(tokenizer):
+    """Each prompt has texts of its own seeds."""
+    change_prompts("", "One day")
+    params = {
+        "eval.num_samples": 2,
+        "eval.sample_tokens": 12,
+        "eval.temperature": 1.5,
+        "eval.top_k": 7,
+        "eval.seed": 5,
+    }
+    change_params(Path(), params)
+
+    assert eval_stage.main(ARGUMENTS) == 0
+
     record = read_json("data/evaluation/samples.json")
-    samples = record["samples"]
     assert record["settings"] == "Temperature 1.5, top-k 7, seeds from 5 on."
-    assert [(each["prompt"], each["ids"]) for each in samples] == [(one.prompt, one.ids.tolist()) for one in expected]
-    assert samples[0]["ids"] != samples[1]["ids"]
+    model, _ = load_trained(MODELS, torch.device("cpu"))
+    expected = []
+    for prompt in ("", "One day"):
+        for seed in (5, 6):
+            sample = draw(model, tokenizer, prompt, 12, seed, temperature=1.5, top_k=7)
+            expected.append((prompt, sample.ids.tolist()))
+    assert [(sample["prompt"], sample["ids"]) for sample in record["samples"]] == expected
+    assert expected[0] != expected[1]
 
 
 def test_a_source_without_prompts_is_scored_and_has_no_samples(tokenizer):
-    source = read_section("params.yaml", "data.source", str)
-    change_params(Path(), {f"sources.{source}.prompts": []})
+    change_prompts()
 
     assert eval_stage.main(ARGUMENTS) == 0
 
     assert read_json("data/evaluation/samples.json")["samples"] == []
     summary = read_json("data/evaluation/details.json")["samples"]
-    assert summary.pop("samples") == 0 and set(summary.values()) == {None}
+    assert summary.pop("samples") == 0
+    assert set(summary.values()) == {None}
     assert read_json("metrics/eval.json")["bits_per_byte"] > 0
 
 
 def prompt_of(num_tokens: int, tokenizer) -> str:
     """Return a text that has this many tokens, the end-of-text id before it included."""
-    texts = ("x\x00" * (n // 2) + "x" * (n % 2) for n in range(num_tokens))
-    return next(text for text in texts if 1 + len(tokenizer.encode(text)) == num_tokens)
+    text = ""
+    while 1 + len(tokenizer.encode(text)) < num_tokens:
+        text += "\x00" if text.endswith("x") else "x"
+    assert 1 + len(tokenizer.encode(text)) == num_tokens
+    return text
 
 
 @pytest.mark.parametrize(("num_tokens", "room"), [(90, 6), (95, 1)])
 def test_a_sample_ends_where_the_model_is_full(tokenizer, num_tokens, room):
     """The model takes 96 tokens."""
-    source = read_section("params.yaml", "data.source", str)
-    change_params(Path(), {f"sources.{source}.prompts": [prompt_of(num_tokens, tokenizer)], "eval.sample_tokens": 9})
+    change_prompts(prompt_of(num_tokens, tokenizer))
+    change_params(Path(), {"eval.sample_tokens": 9})
 
     assert eval_stage.main(ARGUMENTS) == 0
 
@@ -294,15 +345,14 @@ def test_a_sample_ends_where_the_model_is_full(tokenizer, num_tokens, room):
 
 
 def test_a_prompt_that_fills_the_model_is_refused_before_anything_is_scored(tokenizer, capsys):
-    source = read_section("params.yaml", "data.source", str)
-    change_params(Path(), {f"sources.{source}.prompts": ["", prompt_of(96, tokenizer)]})
+    change_prompts("", prompt_of(96, tokenizer))
 
     status = eval_stage.main(ARGUMENTS)
 
     printed = capsys.readouterr()
-    found = f"sources.yaml: sources.{source}.prompts[1] has 96 tokens"
-    refused(status, printed.err, 2, found, "fewer than the model's max_seq_len (96)")
-    assert "scoring" not in printed.out and not Path("metrics").exists()
+    refused(status, printed.err, 2, ".prompts[1] has 96 tokens", "fewer than the model's max_seq_len (96)")
+    assert "scoring" not in printed.out
+    assert not Path("metrics").exists()
 
 
 def write_other_text(tokenizer) -> None:
@@ -313,25 +363,25 @@ def write_other_text(tokenizer) -> None:
 
 def write_tokens_of_another_tokenizer(path: Path) -> None:
     sidecar = path.with_suffix(".json")
-    change_json(sidecar, tokenizer=read_json(sidecar)["tokenizer"] | {"sha256": "ab" * 32})
+    made_with = read_json(sidecar)["tokenizer"]
+    change_json(sidecar, tokenizer=made_with | {"sha256": "ab" * 32})
 
 
 def write_large_id(tokenizer) -> None:
     """Write a validation file with an id outside the vocabulary."""
-    entry = {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size, "eot_id": tokenizer.eot_id}
-    ids = np.array([*range(60), tokenizer.vocab_size, tokenizer.eot_id], np.uint16)
-    meta = write_tokens(VALIDATION, [ids], "uint16", lambda: {"tokenizer": entry, "documents": 1})
+    ids = [*range(60), tokenizer.vocab_size, tokenizer.eot_id]
+    meta = write_ids(VALIDATION, np.array(ids, np.uint16), tokenizer, num_documents=1)
     write_audit([""], meta["sha256"])
-    change_json(MODEL, data_sha256=read_json(MODEL)["data_sha256"] | {"validation": meta["sha256"]})
+    record_data(validation=meta["sha256"])
 
 
 def write_infinite_weights(tokenizer) -> None:
+    trained_with = read_json(MODEL)["data_sha256"]
     model = build(tokenizer.vocab_size)
-    data_sha256 = read_json(MODEL)["data_sha256"]
     with torch.no_grad():
         model.norm.weight[0] = torch.inf
     write_trained(MODELS, model, tokenizer)
-    change_json(MODEL, data_sha256=data_sha256)
+    record_data(**trained_with)
 
 
 REFUSED = {
@@ -375,21 +425,30 @@ REFUSED = {
 def test_what_does_not_belong_together_or_cannot_be_scored_is_refused(tokenizer, capsys, case):
     change, code, sentence = REFUSED[case]
     change(tokenizer)
-    refused(eval_stage.main(ARGUMENTS), capsys.readouterr().err, code, sentence)
-    assert not Path("data/evaluation").exists() and not Path("metrics").exists() and not Path("plots").exists()
+
+    status = eval_stage.main(ARGUMENTS)
+
+    refused(status, capsys.readouterr().err, code, sentence)
+    for folder in ("data/evaluation", "metrics", "plots"):
+        assert not Path(folder).exists()
 
 
 def test_an_imported_model_is_scored_on_any_text(tokenizer):
     write_other_text(tokenizer)
-    change_json(MODEL, data_sha256={"train": None, "validation": None})
+    record_data(train=None, validation=None)
+
     assert eval_stage.main(ARGUMENTS) == 0
 
 
 def test_the_figures_of_a_lossy_tokenizer_are_marked(tokenizer, capsys):
     sidecar = VALIDATION.with_suffix(".json")
-    meta = read_json(sidecar)
-    write_json(sidecar, {**meta, "round_trip": {"unknown_tokens": 3, "changed_documents": 1}})
+    num_tokens = read_json(sidecar)["tokens"]
+    change_json(sidecar, round_trip={"unknown_tokens": 3, "changed_documents": 1})
+
     assert eval_stage.main(ARGUMENTS) == 0
+
     assert "lossy tokenizer: bits per byte are too low" in capsys.readouterr().out
-    expected = {"unknown_token_fraction": 3 / meta["tokens"], "changed_document_fraction": 1 / 20}
-    assert read_json("data/evaluation/details.json")["lossy_tokenizer"] == expected
+    assert read_json("data/evaluation/details.json")["lossy_tokenizer"] == {
+        "unknown_token_fraction": 3 / num_tokens,
+        "changed_document_fraction": 1 / 20,
+    }

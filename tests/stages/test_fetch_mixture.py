@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,21 +21,24 @@ from support.stages import change_params
 from support.texts import sentences, write_sentences
 from support.tokenize_cases import FETCH, LOCAL
 
-SLICES = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
-TEXT = {split: {"split": "text", **WHOLE} for split in ("train", "validation")}
-A = sentences(7, seed=1)  # the first five are for training
+A = sentences(7, seed=1)
 B = sentences(7, seed=2)
+TRAIN_OF_A, VALIDATION_OF_A = A[:5], A[5:]
+TRAIN_OF_B, VALIDATION_OF_B = B[:5], B[5:]
+
+
+def whole(split: str) -> dict:
+    """Return the slice that is a whole split."""
+    return {"split": split, **WHOLE}
 
 
 def source(name: str, texts: list[str]) -> dict:
     """Return the entry of a source of a file in texts/, whose last two documents are for validation."""
-    cut = sum(map(len, texts[:5]))
-    train = {"split": "text", "start_char": 0, "num_chars": cut}
-    validation = {"split": "text", "start_char": cut, "num_chars": None}
+    chars_of_train = sum(len(text) for text in texts[:5])
     return {
         "fetch": LOCAL | {"include": f"{name}.jsonl"},
-        "train": train,
-        "validation": validation,
+        "train": {"split": "text", "start_char": 0, "num_chars": chars_of_train},
+        "validation": {"split": "text", "start_char": chars_of_train, "num_chars": None},
         "prompts": [""],
     }
 
@@ -44,7 +48,7 @@ def mixture(sources=("a", "b"), **weights) -> dict:
     return {
         "fetch": {"kind": "mixture", "sources": list(sources)},
         "train": mixed(weights or {"a": 1, "b": 3}),
-        "validation": SLICES["validation"],
+        "validation": whole("validation"),
         "prompts": [""],
     }
 
@@ -61,9 +65,17 @@ def write(tmp_path, monkeypatch):
     params = read_yaml(ROOT / "params.yaml")
 
     def write(mix=None, selected="mix", **sources):
-        entries = {"a": source("a", A), "b": source("b", B), "mix": mix or mixture(), **sources}
-        write_json("params.yaml", params | {"data": {"source": selected}, "local": {"path": "texts"}})
-        write_json("sources.yaml", {"sources": entries})
+        chosen = {
+            "data": {"source": selected},
+            "local": {"path": "texts"},
+        }
+        entries = {
+            "a": source("a", A),
+            "b": source("b", B),
+            "mix": mix or mixture(),
+        }
+        write_json("params.yaml", params | chosen)
+        write_json("sources.yaml", {"sources": entries | sources})
 
     return write
 
@@ -83,7 +95,7 @@ def test_the_text_is_written_once_in_the_order_of_the_mixture(write):
     assert manifest["source"] == "mix"
     assert list(manifest["sources"]) == ["b", "a"]
     validation = columns_of("validation")
-    assert validation["text"] == B[5:] + A[5:]
+    assert validation["text"] == VALIDATION_OF_B + VALIDATION_OF_A
     assert validation["source"] == ["b", "b", "a", "a"]
     assert validation["utf8_bytes"] == [len(text.encode()) for text in validation["text"]]
 
@@ -94,9 +106,12 @@ def test_training_has_bytes_of_the_sources_by_their_weights(write):
     assert fetch.main(FETCH) == 0
 
     train = columns_of("train")
-    assert set(B[:5]) <= set(train["text"]) <= {*A[:5], *B[:5]}
-    bytes_of_a = sum(size for size, name in zip(train["utf8_bytes"], train["source"], strict=True) if name == "a")
-    assert bytes_of_a == pytest.approx(sum(train["utf8_bytes"]) / 4, abs=max(map(len, A)))
+    assert set(TRAIN_OF_B) <= set(train["text"])
+    assert set(train["text"]) <= {*TRAIN_OF_A, *TRAIN_OF_B}
+    sizes = np.array(train["utf8_bytes"])
+    is_of_a = np.array(train["source"]) == "a"
+    longest_of_a = max(len(text) for text in A)
+    assert sizes[is_of_a].sum() == pytest.approx(sizes.sum() / 4, abs=longest_of_a)
 
 
 def test_a_weight_of_0_keeps_a_source_out_of_training(write):
@@ -117,7 +132,8 @@ def test_other_weights_change_the_training_text_alone(write):
     assert fetch.main(FETCH) == 0
 
     after = files_below(Path("raw"))
-    assert {name for name in before if before[name] != after[name]} == {"manifest.json", "train.parquet"}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"manifest.json", "train.parquet"}
 
 
 def test_files_of_different_string_types_are_joined(write):
@@ -125,7 +141,12 @@ def test_files_of_different_string_types_are_joined(write):
     large_strings = pa.table({"text": pa.array(["b 1", "b 2"], pa.large_string())})
     pq.write_table(strings, "texts/a.parquet")
     pq.write_table(large_strings, "texts/b.parquet")
-    own = {"fetch": LOCAL | {"include": "*.parquet"}, **TEXT, "prompts": [""]}
+    own = {
+        "fetch": LOCAL | {"include": "*.parquet"},
+        "train": whole("text"),
+        "validation": whole("text"),
+        "prompts": [""],
+    }
     write(own=own, selected="own")
 
     assert fetch.main(FETCH) == 0
@@ -159,11 +180,18 @@ def test_a_failed_fetch_leaves_the_folder(write, capsys):
 
 def test_torch_is_not_imported(write):
     write(selected="a")
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     code = f"import sys, fetch; sys.exit(fetch.main({FETCH}) or 'torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
+
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
-OVERLAP = {"fetch": LOCAL, "train": {"split": "t", **WHOLE}, "validation": {"split": "t", **WHOLE}}
+OVERLAP = {
+    "fetch": LOCAL,
+    "train": whole("t"),
+    "validation": whole("t"),
+}
+WITHOUT_WEIGHTS = mixture() | {"train": whole("train")}
 REFUSED = [
     (mixture([]), "sources.mix.fetch.sources is empty; it must be at least one source"),
     (mixture(["a", "a"]), "sources.mix.fetch.sources is a list with 'a' twice"),
@@ -175,7 +203,7 @@ REFUSED = [
     (mixture(a=0, b=0), "sources.mix.train.weights is {'a': 0.0, 'b': 0.0}; it must be at least one above 0"),
     (mixture(a=1), "sources.mix.train.weights has no weight of the source 'b'"),
     (mixture(a=1, b=1, c=1), "sources.mix.train.weights names 'c', which is not a source; the sources are a, b"),
-    (mixture() | {"train": SLICES["train"]}, "sources.mix.train.weights is missing; give it a value"),
+    (WITHOUT_WEIGHTS, "sources.mix.train.weights is missing; give it a value"),
 ]
 
 

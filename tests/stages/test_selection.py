@@ -14,14 +14,22 @@ from lm.text.compose import compose
 from lm.text.rules import RULES, Selection
 from lm.text.slices import Slice
 from support import ROOT
-from support.mixture_cases import NO_RULES, WHOLE, write_fetched
+from support.mixture_cases import NO_RULES, write_fetched
 from support.refusal import files_below
 
 PROSE = "The ship left the harbour at dawn, and number {} of the crew watched the town grow small behind them. "
-DOCUMENTS = [
-    "".join(PROSE.format(i * 31 + j) + f"Word{i} word{i * j} was said {i + j} times. " for j in range(20))
-    for i in range(12)
-]
+
+
+def prose(i: int) -> str:
+    """Return a document that no rule drops, and that is like none of another number."""
+    sentences = []
+    for j in range(20):
+        sentences.append(PROSE.format(i * 31 + j))
+        sentences.append(f"Word{i} word{i * j} was said {i + j} times. ")
+    return "".join(sentences)
+
+
+DOCUMENTS = [prose(i) for i in range(12)]
 FILTERED = read_yaml(ROOT / "presets.yaml")["selections"]["filtered"]
 
 
@@ -29,20 +37,25 @@ def rules(**changes) -> Selection:
     return coerce(FILTERED | changes, Selection, "selections.chosen", "presets.yaml")
 
 
-def select(texts: dict[str, dict[str, list[str]]], chosen: Selection, per_file: int = 1000, **slices) -> dict:
+def select(texts: dict[str, dict[str, list[str]]], chosen: Selection, per_file: int = 1000) -> dict:
     """Write raw/ from sources with their splits as the stage does; return the manifest."""
-    found = {}
+    source = ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
+    fetched = {}
     for name, splits in texts.items():
         folder = Path("fetched", name)
         shutil.rmtree(folder, ignore_errors=True)
-        whole = {split: {"split": split, **WHOLE} for split in ("train", "validation")} | slices
-        source = ChosenSource(None, Slice(**whole["train"]), Slice(**whole["validation"]))
-        found[name] = source, folder, write_fetched(folder, name, per_file, **splits)
-    is_mixture = len(found) > 1
-    weights = dict.fromkeys(found, 1.0) if is_mixture else None
-    parts = parts_of_mixture(found, weights) if is_mixture else parts_of_source("mine", *found["mine"])
-    Path("raw").mkdir(exist_ok=True)
-    return compose(Path("raw"), "mine", parts, weights, "chosen", chosen)
+        manifest = write_fetched(folder, name, per_file, **splits)
+        fetched[name] = (source, folder, manifest)
+
+    if len(fetched) > 1:
+        weights = dict.fromkeys(fetched, 1.0)
+        parts = parts_of_mixture(fetched, weights)
+    else:
+        weights = None
+        parts = parts_of_source("mine", *fetched["mine"])
+    raw = Path("raw")
+    raw.mkdir(exist_ok=True)
+    return compose(raw, "mine", parts, weights, "chosen", chosen)
 
 
 def documents_dropped(manifest: dict, source: str = "mine", split: str = "train") -> dict[str, int]:
@@ -65,7 +78,8 @@ def project(tmp_path, monkeypatch):
 def edited(text: str) -> str:
     """Return a text with one word in two hundred changed."""
     words = text.split(" ")
-    return " ".join("changed" if i % 200 == 100 else word for i, word in enumerate(words))
+    words[100::200] = ["changed"] * len(words[100::200])
+    return " ".join(words)
 
 
 JUNK = {
@@ -81,7 +95,13 @@ NEAR_DUPLICATE = edited(DOCUMENTS[1])  # of a document of validation
 def filtered() -> dict:
     """The manifest of raw/ of ten documents of prose for training, and seven that the rules drop."""
     exact_duplicate = DOCUMENTS[2]
-    train = [*JUNK.values(), *DOCUMENTS[2:], exact_duplicate, NEAR_DUPLICATE, "too short"]
+    train = [
+        *JUNK.values(),
+        *DOCUMENTS[2:],
+        exact_duplicate,
+        NEAR_DUPLICATE,
+        "too short",
+    ]
     return select({"mine": {"train": train, "validation": DOCUMENTS[:2]}}, rules())
 
 
@@ -123,21 +143,32 @@ def test_the_manifest_shows_examples_of_what_is_dropped(filtered):
 
 
 def test_a_copy_of_a_test_document_is_dropped_from_training_and_no_example_shows_it():
-    held_out = [*DOCUMENTS[:2], "too short"]
-    train = [*DOCUMENTS[3:], DOCUMENTS[0], edited(DOCUMENTS[1]), "short too"]
+    texts = {
+        "train": [*DOCUMENTS[3:], DOCUMENTS[0], edited(DOCUMENTS[1]), "short too"],
+        "validation": DOCUMENTS[2:3],
+        "test": [*DOCUMENTS[:2], "too short"],
+    }
 
-    manifest = select({"mine": {"train": train, "validation": DOCUMENTS[2:3], "test": held_out}}, rules())
+    manifest = select({"mine": texts}, rules())
 
     assert texts_of("test") == DOCUMENTS[:2]
     assert texts_of("train") == DOCUMENTS[3:]
-    assert documents_dropped(manifest) == {"min_chars": 1, "exact_duplicates": 1, "near_duplicates": 1}
+    assert documents_dropped(manifest) == {
+        "min_chars": 1,
+        "exact_duplicates": 1,
+        "near_duplicates": 1,
+    }
     examples = manifest["selection"]["examples"]
     assert list(examples) == ["min_chars"]
     assert [example["text"] for example in examples["min_chars"]] == ["short too"]
 
 
 def test_validation_keeps_a_document_that_test_has_too():
-    texts = {"train": DOCUMENTS[3:], "validation": DOCUMENTS[:1], "test": DOCUMENTS[:3]}
+    texts = {
+        "train": DOCUMENTS[3:],
+        "validation": DOCUMENTS[:1],
+        "test": DOCUMENTS[:3],
+    }
 
     select({"mine": texts}, rules())
 
@@ -146,7 +177,9 @@ def test_validation_keeps_a_document_that_test_has_too():
 
 
 def test_without_rules_every_document_stays():
-    manifest = select({"mine": {"train": ["x", "x"], "validation": ["x"]}}, NO_RULES)
+    texts = {"train": ["x", "x"], "validation": ["x"]}
+
+    manifest = select({"mine": texts}, NO_RULES)
 
     assert texts_of("train") == ["x", "x"]
     assert texts_of("validation") == ["x"]
@@ -163,10 +196,14 @@ BREAKS_ONE_RULE = JUNK | {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_alone_is_applied(rule):
-    train = [*DOCUMENTS[1:], BREAKS_ONE_RULE[rule]]
-    one_rule = dataclasses.replace(NO_RULES, **{rule: getattr(rules(), rule)})
+    texts = {
+        "train": [*DOCUMENTS[1:], BREAKS_ONE_RULE[rule]],
+        "validation": DOCUMENTS[:1],
+    }
+    limit = getattr(rules(), rule)
+    one_rule = dataclasses.replace(NO_RULES, **{rule: limit})
 
-    select({"mine": {"train": train, "validation": DOCUMENTS[:1]}}, one_rule)
+    select({"mine": texts}, one_rule)
 
     assert texts_of("train") == DOCUMENTS[1:]
 
@@ -181,7 +218,9 @@ def test_the_shares_of_a_mixture_are_those_of_the_text_that_the_rules_leave():
         "b": {"train": short_of_b, "validation": ["b"]},
     }
 
-    manifest = select(texts, dataclasses.replace(NO_RULES, max_chars=100))
+    drop_long = dataclasses.replace(NO_RULES, max_chars=100)
+
+    manifest = select(texts, drop_long)
 
     assert sorted(texts_of("train")) == sorted(short_of_a + short_of_b)
     sources = manifest["splits"]["train"]["sources"]
@@ -190,12 +229,16 @@ def test_the_shares_of_a_mixture_are_those_of_the_text_that_the_rules_leave():
 
 
 def test_copies_in_another_source_are_dropped():
-    texts = {
-        "a": {"train": [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[2]], "validation": [DOCUMENTS[3]]},
-        "b": {"train": [DOCUMENTS[1], DOCUMENTS[4], edited(DOCUMENTS[3])], "validation": [DOCUMENTS[2]]},
+    a = {
+        "train": [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[2]],
+        "validation": [DOCUMENTS[3]],
+    }
+    b = {
+        "train": [DOCUMENTS[1], DOCUMENTS[4], edited(DOCUMENTS[3])],
+        "validation": [DOCUMENTS[2]],
     }
 
-    manifest = select(texts, rules())
+    manifest = select({"a": a, "b": b}, rules())
 
     assert texts_of("validation") == [DOCUMENTS[3], DOCUMENTS[2]]
     assert set(texts_of("train")) == {DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[4]}
@@ -204,18 +247,24 @@ def test_copies_in_another_source_are_dropped():
 
 
 def test_of_one_text_the_first_copy_stays():
-    select({"mine": {"text": [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[0]]}}, rules())
+    texts = [DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[0]]
+
+    select({"mine": {"text": texts}}, rules())
 
     assert texts_of("text") == DOCUMENTS[:2]
 
 
 def test_the_bytes_do_not_depend_on_the_files_and_batches(monkeypatch):
-    train = [*DOCUMENTS, *map(edited, DOCUMENTS), "short", *DOCUMENTS[:3]]
+    near_duplicates = [edited(text) for text in DOCUMENTS]
+    texts = {
+        "train": [*DOCUMENTS, *near_duplicates, "short", *DOCUMENTS[:3]],
+        "validation": DOCUMENTS[:1],
+    }
     written = []
 
     for batch_rows, per_file in ((8192, 100), (1, 3), (5, 7)):
         monkeypatch.setattr("lm.text.parquet.MAX_BATCH_ROWS", batch_rows)
-        select({"mine": {"train": train, "validation": DOCUMENTS[:1]}}, rules(), per_file)
+        select({"mine": texts}, rules(), per_file)
         written.append(files_below(Path("raw")))
 
     assert written[0] == written[1] == written[2]

@@ -1,5 +1,6 @@
 """The committed bits, the same on every processor; and the bits of one's own run, before and after a change."""
 
+import csv
 import json
 import shutil
 import warnings
@@ -21,23 +22,29 @@ from lm.train.config import read_params
 from lm.train.ranks import SINGLE_PROCESS
 from lm.train.run import Run
 from support import ROOT
-from support.stages import MICRO_MODEL, change_params, stage_folder
+from support.stages import MICRO_MODEL, change_params, module_and_arguments, stage_folder
 from support.train_cases import TOKENIZER
 from tools.common.retrain import FILES
 from tools.prove import cli, digests, own_run
 
 GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
-FLAGS = {
-    "--train": "data/processed_datasets/train.bin", "--validation": "data/processed_datasets/validation.bin",
-    "--tokenizer": "data/tokenizer", "--models": "data/models", "--metrics": "metrics", "--plots": "plots",
-}  # fmt: skip
-STAGE = [word for flag in FLAGS.items() for word in flag]
+TRAIN = Path("data/processed_datasets/train.bin")
+VALIDATION = Path("data/processed_datasets/validation.bin")
 SMALL = {
-    "models.micro": MICRO_MODEL, "model.name": "micro", "train.seq_len": 32, "train.batch_tokens": 512,
-    "train.micro_batch_tokens": 256, "train.max_tokens": 4096, "train.warmup_steps": 2, "train.eval_tokens": 512,
-    "train.log_every_tokens": 1024, "train.eval_every_tokens": 2048, "train.sampled_vocab_size": 25,
-    "train.ngram_buckets": None, "train.dtype": "float32",
-}  # fmt: skip
+    "models.micro": MICRO_MODEL,
+    "model.name": "micro",
+    "train.seq_len": 32,
+    "train.batch_tokens": 512,
+    "train.micro_batch_tokens": 256,
+    "train.max_tokens": 4096,
+    "train.warmup_steps": 2,
+    "train.eval_tokens": 512,
+    "train.log_every_tokens": 1024,
+    "train.eval_every_tokens": 2048,
+    "train.sampled_vocab_size": 25,
+    "train.ngram_buckets": None,
+    "train.dtype": "float32",
+}
 
 
 @pytest.fixture
@@ -47,41 +54,64 @@ def threads():
     set_num_threads(before, "fast")
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_twenty_steps_have_the_committed_bits(count, threads, capsys):
-    assert cli.main([*GOLDEN, "--run", "short", "--threads", str(count)]) == 0, capsys.readouterr().err
-    threads = "1 thread\n" if count == 1 else f"{count} threads\n"
-    assert capsys.readouterr().out.endswith(threads)
+def change_learning_rate(monkeypatch, step: int, by: float) -> None:
+    """Multiply the learning rate of one step by a little more than 1."""
+    rate = digests.learning_rate
+
+    def changed(at_step, params):
+        factor = 1 + by if at_step == step else 1
+        return rate(at_step, params) * factor
+
+    monkeypatch.setattr(digests, "learning_rate", changed)
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 thread"), (3, "3 threads")])
+def test_twenty_steps_have_the_committed_bits(count, said, threads, capsys):
+    status = cli.main([*GOLDEN, "--run", "short", "--threads", str(count)])
+
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    assert out.endswith(f" {said}\n")
 
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_number_of_threads_below_one_is_refused(capsys, number):
     assert cli.main([*GOLDEN, "--run", "short", "--threads", str(number)]) == 2
+
     assert f"--threads is {number}; it must be at least 1" in capsys.readouterr().err
 
 
 def test_the_first_operation_that_differs_is_named(threads, monkeypatch, capsys):
-    scaled = torch.nn.functional.silu
-    monkeypatch.setattr("lm.exact.functions.gated_gelu", lambda gate, up: scaled(gate) * up)
+    silu = torch.nn.functional.silu
+    monkeypatch.setattr("lm.exact.functions.gated_gelu", lambda gate, up: silu(gate) * up)
+
     assert cli.main([*GOLDEN, "--run", "short"]) == 4
+
     assert "the first step differs in: micro-batch 1: layers.0.mlp.down_proj" in capsys.readouterr().err
 
 
 def test_weights_that_part_later_are_dated(threads, monkeypatch, capsys):
-    rate = digests.learning_rate
-    monkeypatch.setattr(digests, "learning_rate", lambda step, p: rate(step, p) * (1 + (step == 7) * 1e-6))
+    change_learning_rate(monkeypatch, step=7, by=1e-6)
+
     assert cli.main([*GOLDEN, "--run", "short"]) == 4
+
     assert "weights first differ between steps 5 and 10" in capsys.readouterr().err
 
 
 def test_a_processor_is_recorded_once(tmp_path):
     golden = tmp_path / "golden.json"
     golden.write_bytes((ROOT / "metrics" / "golden_bits.json").read_bytes())
+
     for _ in range(2):
         assert cli.main(["--golden", str(golden), "--run", "short", "--record"]) == 0
-    seen = [entry for entry in cli.read_json(golden)["seen_on"] if entry["processor"] == cli.processor()]
-    assert len([entry for entry in seen if (entry["run"], entry["how"]) == ("short", "natively")]) >= 1
-    assert len(seen) == len({(e["run"], e["how"], e["threads"]) for e in seen})
+
+    seen = [
+        (entry["run"], entry["how"], entry["threads"])
+        for entry in read_json(golden)["seen_on"]
+        if entry["processor"] == cli.processor()
+    ]
+    assert ("short", "natively") in {(run, how) for run, how, _ in seen}
+    assert len(seen) == len(set(seen))
 
 
 # The bits of one's own run.
@@ -104,9 +134,18 @@ def write_token_files(tokenizer: dict = TOKENIZER, num_tokens: int = 3000) -> No
     uniform = place * place * 7919 % 4099 % 50
     ids = (uniform * uniform // 51).astype(np.uint16)
     ids[39::40] = TOKENIZER["eot_id"]
-    meta = {"documents": num_tokens // 40, "utf8_bytes": num_tokens, "tokenizer": tokenizer}
-    for name in ("--train", "--validation"):
-        write_tokens(Path(FLAGS[name]), [ids], "uint16", lambda: meta)
+    meta = {
+        "documents": num_tokens // 40,
+        "utf8_bytes": num_tokens,
+        "tokenizer": tokenizer,
+    }
+    for path in (TRAIN, VALIDATION):
+        write_tokens(path, [ids], "uint16", lambda: meta)
+
+
+def run_stage() -> None:
+    _, arguments = module_and_arguments("train")
+    assert train_stage.main(arguments) == 0
 
 
 def prove(*arguments: str) -> int:
@@ -131,42 +170,61 @@ def library():
 
 def add_tokenizer() -> None:
     """Train a tokenizer, and name it in the sidecars of the token files."""
-    folder = Path(FLAGS["--tokenizer"])
+    folder = Path("data/tokenizer")
     folder.mkdir()
     write_trained_bpe(folder, [["a text of some words"]], 257)
     tokenizer = load_tokenizer(folder)
-    write_token_files(TOKENIZER | {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size})
+    made_with = {"sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    write_token_files(TOKENIZER | made_with)
 
 
 def continue_a_model() -> None:
     """Train a model, and let the run start from it."""
-    assert train_stage.main(STAGE) == 0
+    run_stage()
     shutil.copytree("data/models", "data/init", dirs_exist_ok=True)
 
 
-CASES = [
-    ({"train.ngram_buckets": 64}, add_tokenizer),
-    ({"train.attend_across_documents": False, "train.schedule": "cosine", "train.grad_clip": 0.01}, None),
-    ({"train.numerics": "fast", "train.optimizer": "adamw", "train.seed": 3}, continue_a_model),
-]
+OTHER_DOCUMENTS = {
+    "train.attend_across_documents": False,
+    "train.schedule": "cosine",
+    "train.grad_clip": 0.01,
+}
+FAST = {
+    "train.numerics": "fast",
+    "train.optimizer": "adamw",
+    "train.seed": 3,
+}
 
 
-@pytest.mark.parametrize(("changes", "prepare"), CASES, ids=["spelling", "documents", "initial weights"])
+@pytest.mark.parametrize(
+    ("changes", "prepare"),
+    [
+        pytest.param({"train.ngram_buckets": 64}, add_tokenizer, id="spelling"),
+        pytest.param(OTHER_DOCUMENTS, lambda: None, id="documents"),
+        pytest.param(FAST, continue_a_model, id="initial weights"),
+    ],
+)
 def test_a_run_has_the_weights_and_moments_of_the_stage(own, changes, prepare):
-    if prepare is not None:
-        prepare()
+    prepare()
     change_params(own, changes)
-    assert train_stage.main(STAGE) == 0
-    recorded = [line.split(",") for line in Path("plots/validation.csv").read_text().splitlines()]
-    digest_of_step = {row[0]: row[3] for row in recorded}
+    run_stage()
+    with open("plots/validation.csv", newline="") as file:
+        digest_of_step = {row["step"]: row["checkpoint_digest"] for row in csv.DictReader(file)}
 
     run = Run.read(FILES, read_params())
     training = run.start(SINGLE_PROCESS, torch.device("cpu"))
-    threads = ThreadTuner(run.params.numerics, adapts=False)
-    arguments = (run.params, training.dtype, 8, 1, threads)
-    found = digests.digest_steps(training.state, training.windows, *arguments, with_operations=True)
+    found = digests.digest_steps(
+        training.state,
+        training.windows,
+        run.params,
+        training.dtype,
+        8,
+        1,
+        ThreadTuner(run.params.numerics, adapts=False),
+        with_operations=True,
+    )
 
-    assert list(found["weights"]) == [str(step) for step in range(1, 9)]
+    assert list(found["weights"]) == ["1", "2", "3", "4", "5", "6", "7", "8"]
     assert training.state.digest() == digest_of_step["8"]
 
 
@@ -180,14 +238,27 @@ def test_a_run_has_the_same_bits_again(own, capsys, numerics):
     assert f"bits.json has the bits of this run: 5 steps, weights {last}\n" in capsys.readouterr().out
 
     assert prove() == 0
-    expected = f"same bits as bits.json: 5 steps, weights {last}, the same versions and machine\n"
-    assert capsys.readouterr().out.endswith(expected)
+
+    same = f"same bits as bits.json: 5 steps, weights {last}, the same versions and machine\n"
+    assert capsys.readouterr().out.endswith(same)
+
+
+def test_the_digest_of_a_run_of_ones_own_is_compared(own, capsys):
+    assert prove("--write") == 0
+    last = read_json("bits.json")["weights"]["5"]
+
     assert prove("--expect", last[:6]) == 0
     assert prove("--expect", "000000") == 4
+
     assert capsys.readouterr().err == f"error: the last weights have the digest {last}; --expect is 000000\n"
 
 
-def test_an_operation_of_torch_that_differs_is_named(own, library, capsys):
+TORCH_HERE = torch.__version__.split("+")[0]
+
+
+@pytest.fixture
+def written_by_torch_2_1(own) -> None:
+    """The bits of a run in fast numerics, of another version of torch; it calls an operation that is gone."""
     change_params(own, {"train.numerics": "fast"})
     assert prove("--write") == 0
     bits = read_json("bits.json")
@@ -195,18 +266,30 @@ def test_an_operation_of_torch_that_differs_is_named(own, library, capsys):
     bits["first step"] = {"aten.no_longer_called in norm, call 1": "0" * 12} | bits["first step"]
     write_json("bits.json", bits)
 
-    here = torch.__version__.split("+")[0]
+
+@pytest.mark.usefixtures("written_by_torch_2_1")
+def test_the_same_bits_of_another_version_are_the_same(capsys):
     assert prove() == 0
-    assert capsys.readouterr().out.endswith(f", torch 2.1.0 → {here}\n")
 
-    replace_kernel(library, "gelu_backward", lambda grad, x, approximate="none": grad * 0.5)
-    assert prove() == 4
-    differs = f"bits.json: torch 2.1.0 → {here}: the first step differs in: "
-    assert capsys.readouterr().err == f"error: {differs}aten.gelu_backward in layers.1.mlp (backward), call 1\n"
+    assert capsys.readouterr().out.endswith(f", torch 2.1.0 → {TORCH_HERE}\n")
 
-    replace_kernel(library, "rsqrt", lambda x: x**-0.5 * (1 + 2**-20))
+
+@pytest.mark.usefixtures("written_by_torch_2_1")
+@pytest.mark.parametrize(
+    ("operation", "kernel", "place"),
+    [
+        ("gelu_backward", lambda grad, x, approximate="none": grad * 0.5, "layers.1.mlp (backward)"),
+        ("rsqrt", lambda x: x**-0.5 * (1 + 2**-20), "layers.0.input_layernorm"),
+    ],
+)
+def test_an_operation_of_torch_that_differs_is_named(library, capsys, operation, kernel, place):
+    replace_kernel(library, operation, kernel)
+
     assert prove() == 4
-    assert capsys.readouterr().err == f"error: {differs}aten.rsqrt in layers.0.input_layernorm, call 1\n"
+
+    versions = f"bits.json: torch 2.1.0 → {TORCH_HERE}"
+    difference = f"the first step differs in: aten.{operation} in {place}, call 1"
+    assert capsys.readouterr().err == f"error: {versions}: {difference}\n"
 
 
 def test_a_module_that_differs_in_exact_numerics_is_named(own, monkeypatch, capsys):
@@ -221,7 +304,9 @@ def test_a_module_that_differs_in_exact_numerics_is_named(own, monkeypatch, caps
         return result.bfloat16().float() if len(calls) == 7 else result
 
     monkeypatch.setattr("lm.exact.functions.rms_norm", rounded_in_the_second_block)
+
     assert prove() == 4
+
     problem = "the first step differs in: micro-batch 1: layers.1.input_layernorm\n"
     assert capsys.readouterr().err == f"error: bits.json: the same versions and machine: {problem}"
 
@@ -231,35 +316,42 @@ def test_an_update_that_differs_is_named(own, monkeypatch, capsys):
     assert prove("--write") == 0
     power = exact.power
     monkeypatch.setattr("lm.exact.functions.power", lambda base, exponent: power(base, exponent) * (1 + 1e-5))
+
     assert prove() == 4
+
     assert capsys.readouterr().err.endswith("the first step differs in: update of norm.weight\n")
 
 
 def test_weights_that_differ_from_the_third_step_on_are_dated(own, monkeypatch, capsys):
     assert prove("--write") == 0
-    rate = digests.learning_rate
-    monkeypatch.setattr(digests, "learning_rate", lambda step, p: rate(step, p) * (1 + (step == 2) * 1e-3))
+    change_learning_rate(monkeypatch, step=2, by=1e-3)
+
     assert prove() == 4
-    expected = "the first step has the same bits, the weights first differ after step 3\n"
-    assert capsys.readouterr().err.endswith(expected)
+
+    difference = "the first step has the same bits, the weights first differ after step 3\n"
+    assert capsys.readouterr().err.endswith(difference)
 
 
 def test_the_bits_of_another_run_are_not_compared(own, capsys):
     assert prove("--write") == 0
     change_params(own, {"train.seed": 7})
     write_token_files(num_tokens=3001)
-    assert prove("--steps", "3") == 2
+
+    status = prove("--steps", "3")
+
+    remedy = "use the parameters and data of that run, or write it with `python src prove --params --write`"
     message = capsys.readouterr().err
+    assert status == 2
     assert message.startswith("error: bits.json: is of another run: train.seed 1 → 7, tokens ")
-    assert message.endswith(
-        ", steps 5 → 3; use the parameters and data of that run, or write it with `python src prove --params --write`\n"
-    )
+    assert message.endswith(f", steps 5 → 3; {remedy}\n")
 
 
 def test_a_run_from_other_initial_weights_is_another_one(own, capsys):
     assert prove("--write") == 0
     continue_a_model()
+
     assert prove() == 2
+
     assert "error: bits.json: is of another run: initial weights None → " in capsys.readouterr().err
 
 
@@ -270,41 +362,46 @@ def test_a_dtype_that_is_chosen_on_the_machine_is_that_of_the_file(own, monkeypa
     bits = read_json("bits.json")
     bits["computed_on"]["dtype"] = dtype
     write_json("bits.json", bits)
+    computed = []
 
     def record(state, windows, params, dtype, *arguments, **options):
         """Take the place of the training: record its dtype, and return the digests of the file."""
         computed.append(dtype)
         return bits
 
-    computed = []
     monkeypatch.setattr(own_run, "digest_steps", record)
     monkeypatch.setattr("lm.model.machine.has_bfloat16", lambda device: True)
+
     assert prove() == 0
+
     assert computed == [getattr(torch, dtype)]
 
 
 def test_a_missing_or_damaged_file_is_refused_before_the_training(own, monkeypatch, capsys):
     assert prove("--write") == 0
     intact = read_json("bits.json")
-    less = {"weights": {"1": "0" * 12}}
-    damages = [
-        (None, "missing"),
+    damaged = [
         ("{", "not valid JSON"),
         (json.dumps({"weights": {}}), "run is missing"),
-        (json.dumps(intact | less), "weights.2 is missing"),
+        (json.dumps(intact | {"weights": {"1": "0" * 12}}), "weights.2 is missing"),
         (json.dumps(intact | {"first step": {"a": 1}}), "first step.a is 1"),
         (json.dumps(intact | {"computed_on": {"dtype": "int8"}}), "computed_on.dtype is int8"),
     ]
     monkeypatch.setattr(own_run, "digest_steps", None)
-    for content, problem in damages:
-        Path("bits.json").unlink(missing_ok=True)
-        if content is not None:
-            Path("bits.json").write_text(content)
-        capsys.readouterr()
-        assert prove() == 4
-        message = capsys.readouterr().err
-        assert message.startswith(f"error: bits.json: {problem}") and message.count("\n") == 1
-        assert message.endswith("; write it with `python src prove --params --write`\n")
+    path = Path("bits.json")
+
+    path.unlink()
+    check_that_the_file_is_refused(capsys, "missing")
+    for content, problem in damaged:
+        path.write_text(content)
+        check_that_the_file_is_refused(capsys, problem)
+
+
+def check_that_the_file_is_refused(capsys, problem: str) -> None:
+    status, sentence = refusal(capsys)
+    assert status == 4
+    assert sentence.startswith(f"error: bits.json: {problem}")
+    assert sentence.endswith("; write it with `python src prove --params --write`")
 
 
 def refusal(capsys, *arguments: str) -> tuple[int, str]:
@@ -315,56 +412,102 @@ def refusal(capsys, *arguments: str) -> tuple[int, str]:
     return status, line
 
 
-def test_a_run_that_cannot_be_digested_is_refused(own, monkeypatch, capsys):
-    steps = "error: --steps is 9; it must be from 1 to 8, the steps of the run"
-    assert refusal(capsys, "--steps", "9") == (2, steps)
+def test_more_steps_than_the_run_has_are_refused(own, capsys):
+    status, sentence = refusal(capsys, "--steps", "9")
+
+    assert status == 2
+    assert sentence == "error: --steps is 9; it must be from 1 to 8, the steps of the run"
+
+
+def test_a_compiled_model_is_refused(own, capsys):
     change_params(own, {"train.numerics": "fast", "train.compile": True})
-    status, line = refusal(capsys, "--write")
-    assert status == 2 and "params.yaml: train.compile is true; it must be false" in line
-    change_params(own, {"train.compile": False, "train.dtype": "bfloat16"})
+
+    status, sentence = refusal(capsys, "--write")
+
+    assert status == 2
+    assert "params.yaml: train.compile is true; it must be false" in sentence
+
+
+def test_a_dtype_that_the_machine_emulates_is_refused(own, monkeypatch, capsys):
+    change_params(own, {"train.numerics": "fast", "train.dtype": "bfloat16"})
     monkeypatch.setattr("lm.model.machine.has_bfloat16", lambda device: False)
-    status, line = refusal(capsys, "--write")
-    assert status == 5 and "train.dtype is bfloat16, which this cpu only emulates" in line
+
+    status, sentence = refusal(capsys, "--write")
+
+    assert status == 5
+    assert "train.dtype is bfloat16, which this cpu only emulates" in sentence
 
 
-def test_token_files_that_do_not_fit_are_refused(own, capsys):
+def test_less_than_a_window_of_tokens_is_refused(own, capsys):
     write_token_files(num_tokens=32)
-    assert refusal(capsys, "--write") == (
-        3,
-        f"error: {FLAGS['--train']}: 32 tokens, one window of train.seq_len needs 33",
-    )
+
+    status, sentence = refusal(capsys, "--write")
+
+    assert status == 3
+    assert sentence == f"error: {TRAIN}: 32 tokens, one window of train.seq_len needs 33"
+
+
+def test_tokens_of_another_tokenizer_are_refused(own, capsys):
     add_tokenizer()
     write_token_files()
     change_params(own, {"train.ngram_buckets": 64})
-    status, line = refusal(capsys, "--write")
-    assert status == 4 and f"{FLAGS['--train']}: made with tokenizer " in line
+
+    status, sentence = refusal(capsys, "--write")
+
+    assert status == 4
+    assert f"{TRAIN}: made with tokenizer " in sentence
 
 
 def test_views_and_new_memory_are_not_digested():
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
     found = {}
+
     with digests.Operations(model, found, "here"):
         torch.empty(3).view(3, 1)
         torch.ones(2)
         torch.ones(2)
         torch.zeros(2).new_empty(4)[1:]
-    assert list(found) == ["aten.ones here, call 1", "aten.ones here, call 2", "aten.zeros here, call 1"]
-    assert len(set(found.values())) == 2
+
+    assert list(found) == [
+        "aten.ones here, call 1",
+        "aten.ones here, call 2",
+        "aten.zeros here, call 1",
+    ]
+    assert found["aten.ones here, call 1"] == found["aten.ones here, call 2"]
+    assert found["aten.ones here, call 1"] != found["aten.zeros here, call 1"]
 
 
 # Arguments.
 
 
-@pytest.mark.parametrize(("expected", "status"), [("0123456789AB", 0), ("012345", 0), ("123456", 4)])
-def test_the_last_weights_are_compared_with_a_digest(monkeypatch, capsys, expected, status):
-    found = {"first step": {}, "weights": {"1": "123456" * 2, "2": "0123456789ab"}}
+@pytest.fixture
+def computed(monkeypatch) -> None:
+    """Digests that take the place of those of a run."""
+    found = {
+        "first step": {},
+        "weights": {"1": "123456123456", "2": "0123456789ab"},
+    }
     monkeypatch.setattr(cli, "train", lambda name, threads, device: found)
-    assert cli.main(["--run", "short", "--expect", expected, "--golden", "nowhere.json"]) == status
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("expected", ["0123456789AB", "012345"])
+def test_last_weights_with_the_expected_digest_are_the_same(capsys, expected):
+    assert cli.main(["--run", "short", "--expect", expected, "--golden", "nowhere.json"]) == 0
+
     out, err = capsys.readouterr()
-    if status == 0:
-        assert (out, err) == ("same bits as expected: weights 0123456789ab\n", "")
-    else:
-        assert (out, err) == ("", "error: the last weights have the digest 0123456789ab; --expect is 123456\n")
+    assert out == "same bits as expected: weights 0123456789ab\n"
+    assert err == ""
+
+
+@pytest.mark.usefixtures("computed")
+def test_last_weights_with_another_digest_are_refused(capsys):
+    """It is the digest of the first step."""
+    assert cli.main(["--run", "short", "--expect", "123456", "--golden", "nowhere.json"]) == 4
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error: the last weights have the digest 0123456789ab; --expect is 123456\n"
 
 
 @pytest.mark.parametrize(
@@ -381,16 +524,21 @@ def test_the_last_weights_are_compared_with_a_digest(monkeypatch, capsys, expect
 def test_arguments_that_make_no_sense_are_refused(arguments, sentence, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(arguments.split())
+
     assert sentence in capsys.readouterr().err
 
 
-def test_an_operation_that_is_missing_differs():
-    golden = {"first step": {"a": "1", "b": "2"}, "weights": {"1": "3", "2": "4"}}
+def test_an_operation_or_a_step_that_is_missing_differs():
+    golden = {
+        "first step": {"a": "1", "b": "2"},
+        "weights": {"1": "3", "2": "4"},
+    }
+    without_operation = golden | {"first step": {"a": "1"}}
+    without_step = golden | {"weights": {"1": "3"}}
 
-    without_operation = {**golden, "first step": {"a": "1"}}
-    without_step = {**golden, "weights": {"1": "3"}}
+    def difference(found: dict) -> str | None:
+        return digests.first_difference(found, golden, "committed")
 
-    assert digests.first_difference(golden, golden, "committed") is None
-    assert digests.first_difference(without_operation, golden, "committed") == "the first step differs in: b"
-    said = digests.first_difference(without_step, golden, "committed")
-    assert said == "the first step has the committed bits, the weights first differ after step 2"
+    assert difference(golden) is None
+    assert difference(without_operation) == "the first step differs in: b"
+    assert difference(without_step) == "the first step has the committed bits, the weights first differ after step 2"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from extras.lm_eval.compare_tasks import main
+from support.markdown import rows_of
 from support.refusal import refused
 from tools.common.statistics import clustered_difference, holm, p_text
 
@@ -19,9 +20,10 @@ def write_items(folder: Path, task: str, seed: int, rate: float, **changes) -> n
 
     lm-eval's second filter turns every answer round, and must not be read. Return 1.0 or 0.0 for each item.
     """
-    right = (np.random.default_rng(seed).random(NUM_ITEMS) < rate).astype(float)
+    is_right = np.random.default_rng(seed).random(NUM_ITEMS) < rate
+    accuracies = is_right.astype(float)
     samples = []
-    for number, acc in enumerate(right.tolist()):
+    for number, acc in enumerate(accuracies.tolist()):
         sample = {
             "doc_id": number,
             "doc": {"passage": f"about {number // 4}\u2028", "question": number},
@@ -35,7 +37,7 @@ def write_items(folder: Path, task: str, seed: int, rate: float, **changes) -> n
     lines = [json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"samples_{task}_2026-11-24T10-00-00.123456.jsonl").write_text("".join(lines))
-    return right
+    return accuracies
 
 
 @pytest.fixture
@@ -46,31 +48,28 @@ def compare(tmp_path, monkeypatch, capsys):
     def run_it(*arguments: str):
         status = main(list(arguments))
         output, error = capsys.readouterr()
-        rows = {}
-        for line in output.splitlines():
-            cells = [cell.strip() for cell in line.split("|")[1:-1]]
-            if cells:
-                rows[cells[0]] = cells[1:]
+        rows = {first: others for first, *others in rows_of(output)}
         return status, rows, error
 
     return run_it
 
 
 def test_items_are_paired_by_document_and_p_is_corrected_for_the_tasks(compare):
-    rates = {"easy": 0.9, "hard": 0.63, "some": 0.5}
     passages = np.arange(NUM_ITEMS) // 4
-    expected = []
-    for number, (task, rate) in enumerate(rates.items()):
-        a = write_items(Path("a/m"), task, 10 * number, 0.5)
-        b = write_items(Path("b"), task, 10 * number + 1, rate)
-        expected.append(clustered_difference(b - a, np.ones(NUM_ITEMS), passages))
+    expected = {}
+    for seed, task, rate in ((10, "easy", 0.9), (20, "hard", 0.63), (30, "some", 0.5)):
+        a = write_items(Path("a/m"), task, seed, 0.5)
+        b = write_items(Path("b"), task, seed + 1, rate)
+        expected[task] = clustered_difference(b - a, np.ones(NUM_ITEMS), passages)
+    p_corrected = holm(list(expected.values()))
 
     status, rows, _ = compare("a", "b", "--document", "passage")
 
     assert status == 0
-    for task, difference, corrected in zip(rates, expected, holm(expected), strict=True):
+    for (task, difference), corrected in zip(expected.items(), p_corrected, strict=True):
         items, documents, _, _, shown, interval, p, detectable, needed = rows[f"{task}, acc"]
-        assert (items, documents) == ("120", "30")
+        assert items == "120"
+        assert documents == "30"
         assert shown == f"{difference.value:+.4f}"
         assert interval == f"{difference.low:+.4f} to {difference.high:+.4f}"
         assert p == p_text(corrected)
@@ -85,13 +84,14 @@ def test_a_task_that_one_run_lacks_is_left_out(compare):
 
     _, rows, _ = compare("a", "b")
 
-    assert "common, acc" in rows and "alone, acc" not in rows
+    assert "common, acc" in rows
+    assert "alone, acc" not in rows
 
 
 def test_an_item_is_a_document_of_its_own_without_the_field(compare):
-    for seed, folder in enumerate(("a", "b")):
-        write_items(Path(folder), "passages", seed, 0.5)
-        write_items(Path(folder), "texts", seed, 0.5, doc={"text": "x"})
+    for seed, folder in ((0, Path("a")), (1, Path("b"))):
+        write_items(folder, "passages", seed, 0.5)
+        write_items(folder, "texts", seed, 0.5, doc={"text": "x"})
 
     _, without_option, _ = compare("a", "b")
     _, with_option, _ = compare("a", "b", "--document", "passage")
@@ -102,8 +102,9 @@ def test_an_item_is_a_document_of_its_own_without_the_field(compare):
 
 
 def test_bits_per_byte_are_weighed_by_their_bytes(compare):
-    for folder, nats in (("a", -30.0), ("b", -15.0)):
-        write_items(Path(folder), "text", 1, 0.5, bits_per_byte=[nats, 10], doc={"text": "x"})
+    num_bytes = 10
+    write_items(Path("a"), "text", 1, 0.5, bits_per_byte=[-30.0, num_bytes], doc={"text": "x"})
+    write_items(Path("b"), "text", 1, 0.5, bits_per_byte=[-15.0, num_bytes], doc={"text": "x"})
 
     _, rows, _ = compare("a", "b", "--metrics", "bits_per_byte")
 

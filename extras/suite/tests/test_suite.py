@@ -16,43 +16,90 @@ from tools.verify import cli as verify
 
 MODEL = Path("data/models/model.json")
 KEPT_WEIGHTS = Path("data/models/kept_weights")
-NAMES = [f"step-{step:09d}" for step in (0, 4, 16)]
+STEP_0 = "step-000000000"
+STEP_4 = "step-000000004"
+STEP_16 = "step-000000016"
+TOKENS_PER_STEP = 512
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, finished):
     """The finished pipeline, trained again with kept checkpoints, and their evaluation."""
     workspace = Workspace(tmp_path_factory.mktemp("suite") / "made", finished)
-    workspace.change(**{"train.keep_weights_at": [0, 512 * 4, 512 * 16]})
+    workspace.change(**{"train.keep_weights_at": [0, 4 * TOKENS_PER_STEP, 16 * TOKENS_PER_STEP]})
     workspace.repro("eval")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
         patch.setattr("sys.executable", python_of_tests())  # of the evaluations
-        files = [write_accuracy(name, value) for name, value in zip(NAMES, (0.5, 0.6, 0.9), strict=True)]
+        files = [
+            write_accuracy(STEP_0, 0.5),
+            write_accuracy(STEP_4, 0.6),
+            write_accuracy(STEP_16, 0.9),
+        ]
         assert suite.main(["--tasks", *files]) == 0
     return workspace
+
+
+@pytest.fixture
+def workspace(made, monkeypatch):
+    """The working directory, which a test leaves as it is."""
+    monkeypatch.chdir(made.folder)
+    monkeypatch.setattr("sys.executable", python_of_tests())  # of the evaluations
+    return made
+
+
+@pytest.fixture
+def copied(made, tmp_path, monkeypatch):
+    """The working directory: a copy that a test may change."""
+    copy = Workspace(tmp_path / "copy", made.folder)
+    monkeypatch.chdir(copy.folder)
+    monkeypatch.setattr("sys.executable", python_of_tests())  # of the evaluations
+    return copy
+
+
+def change_json(path: Path, **entries) -> None:
+    """Give a file of JSON other entries."""
+    write_json(path, read_json(path) | entries)
+
+
+def weights_of(name: str) -> Path:
+    return KEPT_WEIGHTS / name / "best_model_params.pt"
+
+
+def record_kept_weights(name: str, sha256: str) -> None:
+    """Record another hash of the weights of a checkpoint."""
+    recorded = read_json(MODEL)["kept_weights"]
+    change_json(MODEL, kept_weights=recorded | {name: sha256})
 
 
 def write_accuracy(name: str, value: float) -> str:
     """Write what lm_eval would write about a checkpoint, and return the name of the file."""
     sha256 = read_json(KEPT_WEIGHTS / name / "model.json")["best"]["sha256"]
     tasks = {"pairs": {"metrics": {"acc": {"value": value, "stderr": 0.1}}}}
-    write_json(f"lm_eval-{name}.json", {"model": {"weights_sha256": sha256}, "tasks": tasks})
-    return f"lm_eval-{name}.json"
+    file = f"lm_eval-{name}.json"
+    write_json(file, {"model": {"weights_sha256": sha256}, "tasks": tasks})
+    return file
 
 
 def test_accuracies_go_to_the_row_of_their_weights(tmp_path):
-    rows = [{"weights": "ab12"}, {"weights": "cd34"}]
+    rows = [
+        {"weights": "ab12"},
+        {"weights": "cd34"},
+    ]
     tasks = {
         "pairs": {"metrics": {"acc": {"value": 0.7, "stderr": 0.1}}},
         "text": {"metrics": {"perplexity": {"value": 3.0}}},
     }
-    write_json(tmp_path / "cd.json", {"model": {"weights_sha256": "cd34" * 16}, "tasks": tasks})
+    file = tmp_path / "cd.json"
+    write_json(file, {"model": {"weights_sha256": "cd34" * 16}, "tasks": tasks})
 
-    names = suite.add_accuracies(rows, [tmp_path / "cd.json"])
+    names = suite.add_accuracies(rows, [file])
 
     assert names == ["pairs"]
-    assert rows == [{"weights": "ab12"}, {"weights": "cd34", "pairs": 0.7, "pairs_se": 0.1}]
+    assert rows == [
+        {"weights": "ab12"},
+        {"weights": "cd34", "pairs": 0.7, "pairs_se": 0.1},
+    ]
 
 
 def test_a_curve_has_its_standard_errors_and_its_last_value():
@@ -70,28 +117,23 @@ def test_a_curve_has_its_standard_errors_and_its_last_value():
     line, _, (bars,) = axes.containers[0].lines
     assert list(line.get_xdata()) == [0, 512, 2048]
     assert list(line.get_ydata()) == [2.5, 2.0, 1.23456]
-    heights = [height for segment in bars.get_segments() for height in segment[:, 1]]
-    assert heights == pytest.approx([2.5, 2.5, 1.75, 2.25, 1.10956, 1.35956])
+    ends_of_bars = [segment[:, 1] for segment in bars.get_segments()]
+    assert ends_of_bars[0] == pytest.approx([2.5, 2.5])
+    assert ends_of_bars[1] == pytest.approx([1.75, 2.25])
+    assert ends_of_bars[2] == pytest.approx([1.10956, 1.35956])
     assert [text.get_text() for text in axes.texts] == ["1.235"]
-
-
-@pytest.fixture
-def workspace(made, monkeypatch):
-    monkeypatch.chdir(made.folder)
-    monkeypatch.setattr("sys.executable", python_of_tests())  # of the evaluations
-    return made
 
 
 def test_the_table_has_the_figures_of_each_checkpoint(workspace):
     with open("suite/suite.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    folders = [Path("suite") / name for name in NAMES] + [Path("data/evaluation")]
 
     assert [row["step"] for row in rows] == ["0", "4", "16", "20"]
     assert [row["tokens"] for row in rows] == ["0", "2048", "8192", "10240"]
     assert [row["pairs"] for row in rows] == ["0.5", "0.6", "0.9", ""]
-    for row, folder in zip(rows, folders, strict=True):
-        details = read_json(folder / "details.json")
+    evaluations = [f"suite/{STEP_0}", f"suite/{STEP_4}", f"suite/{STEP_16}", "data/evaluation"]
+    for row, folder in zip(rows, evaluations, strict=True):
+        details = read_json(Path(folder) / "details.json")
         assert row["weights"].startswith(details["weights_sha256"])
         assert float(row["bits_per_byte"]) == pytest.approx(details["bits_per_byte"], rel=1e-6)
 
@@ -101,25 +143,29 @@ def test_the_picture_is_written(workspace):
 
 
 def test_an_evaluation_with_the_same_inputs_is_kept(workspace, monkeypatch):
-    before = read_json(Path("suite") / NAMES[0] / "inputs.json")
     monkeypatch.setattr(suite.subprocess, "run", None)
 
     assert suite.main([]) == 0
 
-    assert before["params"] and {"src/eval.py", "data/tokenizer"} < before["hashes"].keys()
+
+def test_the_inputs_of_an_evaluation_are_recorded(workspace):
+    inputs = read_json(Path("suite") / STEP_0 / "inputs.json")
+
+    assert inputs["params"]
+    assert {"src/eval.py", "data/tokenizer"} < inputs["hashes"].keys()
 
 
-def test_an_evaluation_with_other_inputs_is_made_again(workspace):
-    inputs = Path("suite") / NAMES[0] / "inputs.json"
-    content = read_json(inputs)
-    write_json(inputs, content | {"hashes": {}})
+def test_an_evaluation_with_other_inputs_is_made_again(copied):
+    path = Path("suite") / STEP_0 / "inputs.json"
+    inputs = read_json(path)
+    change_json(path, hashes={})
 
     assert suite.main([]) == 0
 
-    assert read_json(inputs) == content
+    assert read_json(path) == inputs
 
 
-def test_accuracies_of_other_weights_are_refused(workspace, capsys):
+def test_accuracies_of_other_weights_are_refused(copied, capsys):
     write_json("other.json", {"model": {"weights_sha256": "ab" * 32}, "tasks": {}})
 
     status = suite.main(["--tasks", "other.json"])
@@ -127,39 +173,36 @@ def test_accuracies_of_other_weights_are_refused(workspace, capsys):
     refused(status, capsys.readouterr().err, 4, "other.json: is about the weights abab")
 
 
-def test_changed_parameters_of_eval_are_refused(workspace, capsys):
+def test_changed_parameters_of_eval_are_refused(copied, capsys):
     """The rows, of which dvc.lock says how they were evaluated, are never joined by others."""
-    before = workspace.get("eval.stride_fraction")
-    workspace.change(**{"eval.stride_fraction": 0.25})
-    shutil.rmtree(Path("suite") / NAMES[1])
+    copied.change(**{"eval.stride_fraction": 0.25})
+    evaluation = Path("suite") / STEP_4
+    shutil.rmtree(evaluation)
 
     status = suite.main([])
 
     error = capsys.readouterr().err
-    workspace.change(**{"eval.stride_fraction": before})
     refused(status, error, 4, "dvc.lock: inputs or outputs of the stage eval changed", "run `dvc repro eval`")
-    assert not (Path("suite") / NAMES[1]).exists()
+    assert not evaluation.exists()
 
 
-def test_a_missing_evaluation_is_made_with_the_parameters_of_the_run(workspace):
-    shutil.rmtree(Path("suite") / NAMES[1], ignore_errors=True)
+def test_a_missing_evaluation_is_made_with_the_parameters_of_the_run(copied):
+    evaluation = Path("suite") / STEP_4
+    shutil.rmtree(evaluation)
 
     assert suite.main([]) == 0
 
-    stride_tokens = workspace.get("eval.stride_fraction") * workspace.get("train.seq_len")
-    assert read_json(Path("suite") / NAMES[1] / "details.json")["stride_tokens"] == stride_tokens
+    stride_tokens = copied.get("eval.stride_fraction") * copied.get("train.seq_len")
+    assert read_json(evaluation / "details.json")["stride_tokens"] == stride_tokens
 
 
-def test_evaluations_of_other_weights_are_refused(workspace, capsys):
-    details = Path("suite") / NAMES[0] / "details.json"
-    content = read_json(details)
-    write_json(details, content | {"weights_sha256": "ab" * 6})
+def test_evaluations_of_other_weights_are_refused(copied, capsys):
+    change_json(Path("suite") / STEP_0 / "details.json", weights_sha256="ab" * 6)
 
     status = suite.main([])
 
-    write_json(details, content)
     error = capsys.readouterr().err
-    refused(status, error, 4, f"suite/{NAMES[0]}: is about other weights than {KEPT_WEIGHTS}")
+    refused(status, error, 4, f"suite/{STEP_0}: is about other weights than {KEPT_WEIGHTS}")
 
 
 def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
@@ -168,20 +211,16 @@ def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsy
     assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"
 
 
-def test_a_checkpoint_with_another_digest_than_the_record_is_noticed(workspace):
-    record = read_json(MODEL)
-    write_json(MODEL, record | {"kept_weights": record["kept_weights"] | {NAMES[2]: "ab" * 32}})
+def test_a_checkpoint_with_another_digest_than_the_record_is_noticed(copied):
+    record_kept_weights(STEP_16, "ab" * 32)
 
-    status = verify.main(["--retrain", "--from", "10"])
-
-    write_json(MODEL, record)
-    assert status == 4
+    assert verify.main(["--retrain", "--from", "10"]) == 4
 
 
-def test_a_checkpoint_is_exported_as_a_revision(workspace):
-    models = KEPT_WEIGHTS / NAMES[1]
+def test_a_checkpoint_is_exported_as_a_revision(copied):
+    models = KEPT_WEIGHTS / STEP_4
 
-    assert export_hf.main(["exported", "--models", str(models), "--evaluation", f"suite/{NAMES[1]}"]) == 0
+    assert export_hf.main(["exported", "--models", str(models), "--evaluation", f"suite/{STEP_4}"]) == 0
 
     assert read_json("exported/model.json")["best"]["step"] == 4
     assert verify.main(["exported"]) == 0
@@ -192,32 +231,27 @@ def test_a_checkpoint_is_exported_as_a_revision(workspace):
 
 
 def test_the_card_of_a_checkpoint_needs_its_own_evaluation(workspace, capsys):
-    assert export_hf.main(["other", "--models", str(KEPT_WEIGHTS / NAMES[1])]) == 4
+    assert export_hf.main(["other", "--models", str(KEPT_WEIGHTS / STEP_4)]) == 4
 
     error = capsys.readouterr().err
-    assert "is about the model" in error and "`python src suite` makes" in error
+    assert "is about the model" in error
+    assert "`python src suite` makes" in error
 
 
-def test_the_weights_of_another_checkpoint_are_noticed(workspace, capsys):
-    weights = [KEPT_WEIGHTS / name / "best_model_params.pt" for name in NAMES]
-    before = weights[2].read_bytes()
-    shutil.copyfile(weights[1], weights[2])
-
-    status = verify.main([])
-
-    weights[2].write_bytes(before)
-    assert status == 4
-    assert f"data/models: kept_weights/{NAMES[2]}/best_model_params.pt is changed" in capsys.readouterr().out
-
-
-def test_equal_neighbours_are_found(workspace, capsys):
-    """A run that recorded the same weights twice, and committed them. It is the last test: it leaves them so."""
-    record = read_json(MODEL)
-    sha256 = record["kept_weights"][NAMES[1]]
-    shutil.copyfile(*(KEPT_WEIGHTS / name / "best_model_params.pt" for name in NAMES[1:]))
-    write_json(MODEL, record | {"kept_weights": record["kept_weights"] | {NAMES[2]: sha256}})
-    workspace.run("dvc", "commit", "-f", "train")
+def test_the_weights_of_another_checkpoint_are_noticed(copied, capsys):
+    shutil.copyfile(weights_of(STEP_4), weights_of(STEP_16))
 
     assert verify.main([]) == 4
 
-    assert f"kept_weights differ: {NAMES[1]} and {NAMES[2]} are the same weights" in capsys.readouterr().out
+    assert f"data/models: kept_weights/{STEP_16}/best_model_params.pt is changed" in capsys.readouterr().out
+
+
+def test_equal_neighbours_are_found(copied, capsys):
+    """A run that recorded the same weights twice, and committed them."""
+    shutil.copyfile(weights_of(STEP_4), weights_of(STEP_16))
+    record_kept_weights(STEP_16, read_json(MODEL)["kept_weights"][STEP_4])
+    copied.run("dvc", "commit", "-f", "train")
+
+    assert verify.main([]) == 4
+
+    assert f"kept_weights differ: {STEP_4} and {STEP_16} are the same weights" in capsys.readouterr().out
