@@ -67,6 +67,9 @@ def change_learning_rate(monkeypatch, step: int, by: float) -> None:
 
 @pytest.mark.parametrize(("count", "said"), [(1, "1 thread"), (3, "3 threads")])
 def test_twenty_steps_have_the_committed_bits(count, said, threads, capsys):
+    threads(2)
+    ThreadTuner("exact", adapts=False)  # of an earlier run of this process
+
     status = cli.main([*GOLDEN, "--run", "short", "--threads", str(count)])
 
     out, err = capsys.readouterr()

@@ -25,7 +25,7 @@ import torch
 
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import read_json, write_json
-from lm.exact.threads import ThreadTuner
+from lm.exact.threads import ThreadTuner, set_num_threads
 from lm.model.machine import device_name, read_device
 from tools.common.arguments import tool_parser
 from tools.common.environment import processor
@@ -83,7 +83,7 @@ def main(argv: list[str]) -> None:
     if args.threads is not None and args.threads < 1:
         raise ParamsError(f"--threads is {args.threads}; it must be at least 1")
     if args.threads:
-        torch.set_num_threads(args.threads)
+        set_num_threads(args.threads, "fast")  # the tuner takes torch's number
     if args.params:
         prove_own_run(args, args.golden or BITS)
     else:
