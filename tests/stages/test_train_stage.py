@@ -415,6 +415,24 @@ def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(worksp
     assert sum(last_saves_s) <= 1.01 * all_saves_s
 
 
+@pytest.fixture
+def flushed():
+    """A library has set the processor to replace subnormal numbers by zero."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    yield
+    torch.set_flush_denormal(False)
+
+
+def test_a_run_keeps_subnormal_numbers(workspace, flushed):
+    smallest_normal = torch.tensor(torch.finfo(torch.float32).tiny)
+    assert smallest_normal / 2 == 0
+
+    train()
+
+    assert smallest_normal / 2 > 0
+
+
 # How a run begins and ends.
 
 
