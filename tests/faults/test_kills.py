@@ -238,6 +238,23 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(workspace, un
     check_rerun(undisturbed, "resumed at step 2 ")
 
 
+def fail_in_a_thread_and_rest(step: int) -> None:
+    """A sabotage: a thread cannot write the checkpoint of this step, and has the time of two steps to find that out."""
+    beside_training(in_state, step, limit_files, 4096)
+    at_step(step + 2, lambda: time.sleep(1))
+
+
+def test_a_run_does_not_go_on_after_a_checkpoint_that_a_thread_cannot_write(workspace):
+    set_runtime(checkpoint_every_s=3600, keep_checkpoints=1)  # so that none is written after step 4
+
+    ended = run_stage(fail_in_a_thread_and_rest, 4)
+
+    refused(ended.code, ended.err, 5, "checkpoint-000000004.pt: ", "free some space")
+    rows = Path("plots/validation.csv").read_text().splitlines()[1:]
+    validated = [int(row.split(",")[0]) for row in rows]
+    assert validated == [0, 4]
+
+
 def test_results_that_cannot_be_published_are_kept(workspace, undisturbed):
     assert run_stage().code == 0
 

@@ -180,7 +180,7 @@ def test_a_run_writes_its_record_metrics_and_times(workspace):
 def validated(workspace, monkeypatch):
     """Train five steps, validated at steps 0, 2, 4 and 5; return the losses that were found, and the weights by step.
 
-    Of equal losses, the first is the best. The weights of steps 2 and 3 are kept.
+    Of equal losses, the first is the best. The weights of steps 2, 3 and 5, the last one, are kept.
     """
     losses = {0: 4.0, 2: 3.0, 4: 3.0, 5: 3.5}
     weights = {}
@@ -199,7 +199,7 @@ def validated(workspace, monkeypatch):
         max_tokens=5 * BATCH_TOKENS + 1,
         eval_every_tokens=2 * BATCH_TOKENS,
         log_every_tokens=BATCH_TOKENS,
-        keep_weights_at=[2 * BATCH_TOKENS, 3 * BATCH_TOKENS],
+        keep_weights_at=[2 * BATCH_TOKENS, 3 * BATCH_TOKENS, 5 * BATCH_TOKENS],
     )
     train()
     return losses, weights
@@ -217,7 +217,7 @@ def test_the_best_and_the_last_weights_are_those_of_their_steps(validated, name,
     assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
 
 
-@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize("step", [2, 3, 5])
 def test_chosen_weights_are_those_of_their_steps(validated, step):
     losses, weights = validated
 
@@ -413,6 +413,24 @@ def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(worksp
     assert min(last_saves_s[1:]) >= 0.02
     all_saves_s = read_json(Path(".runs", fingerprint, "timing.json"))["saving_seconds"][-1]
     assert sum(last_saves_s) <= 1.01 * all_saves_s
+
+
+@pytest.fixture
+def flushed():
+    """A library has set the processor to replace subnormal numbers by zero."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush subnormal numbers")
+    yield
+    torch.set_flush_denormal(False)
+
+
+def test_a_run_keeps_subnormal_numbers(workspace, flushed):
+    smallest_normal = torch.tensor(torch.finfo(torch.float32).tiny)
+    assert smallest_normal / 2 == 0
+
+    train()
+
+    assert smallest_normal / 2 > 0
 
 
 # How a run begins and ends.

@@ -170,6 +170,17 @@ def test_other_weights_are_another_look(run, capsys):
     assert scores == [first["bits_per_byte"], second["bits_per_byte"]]
 
 
+def test_another_stride_is_another_look(run, capsys):
+    first = look(capsys)
+    change_params(Path(), {"eval.stride_fraction": 1.0})
+
+    second = look(capsys)
+
+    assert second["looks"] == 2
+    strides = [read.stride_tokens for read in read_test_reads(TEST_READS)]
+    assert strides == [first["stride_tokens"], 2 * first["stride_tokens"]]
+
+
 def test_a_row_with_another_score_is_refused(run, capsys):
     found = look(capsys)
     right = repr(found["bits_per_byte"])

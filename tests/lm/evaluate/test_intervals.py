@@ -129,6 +129,27 @@ def test_p_and_interval_agree(shift, confidence, seed):
     assert estimate.low < estimate.value < estimate.high
 
 
+@pytest.mark.parametrize("confidence", [0.5, 0.95])
+def test_p_passes_its_level_at_both_ends_of_an_interval(confidence):
+    rng = np.random.default_rng(3)
+    log_sizes = rng.normal(7, 0.8, 30)
+    sizes = np.exp(log_sizes)
+    rates = 0.5 - 0.2 * log_sizes + rng.normal(0, 0.1, 30)  # long documents draw the interval to one side
+
+    def interval(zero: float) -> Estimate:
+        """Return the interval of the rates above `zero`, always with the same draws."""
+        return ratio_interval((rates - zero) * sizes, sizes, np.random.default_rng(1), confidence, resamples=999)
+
+    found = interval(zero=0.0)
+
+    little = 1e-6 * (found.high - found.low)
+    level = 1 - confidence + 1e-9
+    assert interval(found.low + little).p_value > level
+    assert interval(found.low - little).p_value <= level
+    assert interval(found.high - little).p_value > level
+    assert interval(found.high + little).p_value <= level
+
+
 @pytest.fixture
 def resampled(monkeypatch):
     """Twelve documents, and the 20,000 samples that are drawn from their smoothed model, each of 12 documents."""
