@@ -22,7 +22,7 @@ from lm.train.config import read_params
 from lm.train.ranks import SINGLE_PROCESS
 from lm.train.run import Run
 from support import ROOT
-from support.stages import MICRO_MODEL, change_params, module_and_arguments, stage_folder
+from support.stages import MICRO_MODEL, TINY, change_params, module_and_arguments, stage_folder
 from support.train_cases import TOKENIZER
 from tools.common.retrain import FILES
 from tools.prove import cli, digests, own_run
@@ -30,19 +30,13 @@ from tools.prove import cli, digests, own_run
 GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
 TRAIN = Path("data/processed_datasets/train.bin")
 VALIDATION = Path("data/processed_datasets/validation.bin")
-SMALL = {
-    "models.micro": MICRO_MODEL,
-    "model.name": "micro",
-    "train.seq_len": 32,
+# A run of 8 steps of two micro-batches, with a sampled vocabulary.
+SMALL = TINY | {
     "train.batch_tokens": 512,
-    "train.micro_batch_tokens": 256,
     "train.max_tokens": 4096,
-    "train.warmup_steps": 2,
-    "train.eval_tokens": 512,
     "train.log_every_tokens": 1024,
     "train.eval_every_tokens": 2048,
     "train.sampled_vocab_size": 25,
-    "train.ngram_buckets": None,
     "train.dtype": "float32",
 }
 
