@@ -4,25 +4,26 @@ import os
 from pathlib import Path
 
 
-def refused(status: int, stderr: str, code: int, *words: str) -> str:
-    """Check that the exit status is `code` and that stderr ends with one sentence with all `words`; return it."""
-    assert "Traceback" not in stderr, stderr
+def refused(status: int, stderr: str, code: int, *parts: str) -> str:
+    """Check the exit status and that stderr ends with one sentence that contains all `parts`; return it."""
+    lines = stderr.strip().splitlines()
+    sentence = lines[-1] if lines else "(nothing on stderr)"
     assert status == code, (status, stderr)
-    assert stderr.endswith("\n"), stderr
-    sentence = stderr.splitlines()[-1]
+    assert "Traceback" not in stderr, stderr
     assert sentence.startswith("error: "), stderr
-    missing = [each for each in words if each not in sentence]
-    assert missing == [], sentence
+    assert stderr.endswith("\n"), stderr
+    for part in parts:
+        assert part in sentence
     return sentence
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
     """Return path → content of every file, including hidden ones but not lock files, which stay."""
-    contents = {}
+    found = {}
     for parent, _, names in os.walk(folder):
         for name in names:
-            is_lock = name.startswith(".") and name.endswith(".lock")
-            if not is_lock:
+            is_lock_file = name.startswith(".") and name.endswith(".lock")
+            if not is_lock_file:
                 path = Path(parent, name)
-                contents[path.relative_to(folder).as_posix()] = path.read_bytes()
-    return contents
+                found[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return found
