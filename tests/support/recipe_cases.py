@@ -1,5 +1,6 @@
 """Folders in which a recipe is applied and trains for a few steps on small text."""
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -51,29 +52,39 @@ def make_small(folder: Path) -> None:
     have to be downloaded.
     """
     params = read_yaml(folder / "params.yaml")
-    sources = read_yaml(folder / "sources.yaml")["sources"]
-    name = params["data"]["source"]
-    change_params(folder, SMALL | {f"models.{params['model']['name']}": MICRO_MODEL})
-    if name == "torch_headers":
-        change_params(folder, {"data.source": "local"})
+    model = params["model"]["name"]
+    source = params["data"]["source"]
+    validation = read_yaml(folder / "sources.yaml")["sources"][source]["validation"]
+
+    changes = SMALL | {f"models.{model}": MICRO_MODEL}
+    if source == "torch_headers":
+        changes["data.source"] = "local"
     if not TIKTOKEN_CACHE.exists():
-        change_params(folder, {"tokenizers.gpt2": {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}})
-    if sources[name]["validation"]["start_char"]:
-        ranges = {"train.num_chars": 20_000, "validation.start_char": 20_000, "validation.num_chars": 5_000}
-        change_params(folder, {f"sources.{name}.{key}": value for key, value in ranges.items()})
+        changes["tokenizers.gpt2"] = {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
+    if validation["start_char"] > 0:
+        changes[f"sources.{source}.train.num_chars"] = 20_000
+        changes[f"sources.{source}.validation.start_char"] = 20_000
+        changes[f"sources.{source}.validation.num_chars"] = 5_000
+    change_params(folder, changes)
 
 
 def serve(hub: LoopbackHub, folder: Path) -> None:
     """Give the hub small files of the names that the selected source and tokenizer ask for; both are gated."""
     params = read_yaml(folder / "params.yaml")
-    presets = read_yaml(folder / "presets.yaml")
-    fetch = read_yaml(folder / "sources.yaml")["sources"][params["data"]["source"]]["fetch"]
+    sources = read_yaml(folder / "sources.yaml")["sources"]
+    tokenizers = read_yaml(folder / "presets.yaml")["tokenizers"]
+    fetch = sources[params["data"]["source"]]["fetch"]
+    tokenizer = tokenizers[params["tokenizer"]["name"]]
+
     if fetch["kind"] == "hub":
-        paths = [path for paths in fetch["files"].values() for path in paths]
-        files = {path: parquet_bytes(**{fetch["column"]: sentences(120, seed)}) for seed, path in enumerate(paths)}
+        paths = itertools.chain(*fetch["files"].values())
+        files = {}
+        for seed, path in enumerate(paths):
+            files[path] = parquet_bytes(**{fetch["column"]: sentences(120, seed)})
         is_commit = len(fetch["revision"]) == len(COMMIT)
-        hub.add("datasets", fetch["repo"], fetch["revision"] if is_commit else COMMIT, files, gated=TOKEN)
-    tokenizer = presets["tokenizers"][params["tokenizer"]["name"]]
+        commit = fetch["revision"] if is_commit else COMMIT
+        hub.add("datasets", fetch["repo"], commit, files, gated=TOKEN)
+
     if tokenizer["kind"] == "huggingface":
         source = folder.parent / "gemma"
         write_gemma_like(folder.parent / "written", source)
@@ -85,8 +96,12 @@ def bring_text_and_tokenizer(folder: Path, home: Path) -> None:
     """Run the first two stages in processes of their own: the clients of the Hub read its address when they load."""
     with LoopbackHub() as hub:
         serve(hub, folder)
-        others = {"HF_TOKEN": TOKEN, "TIKTOKEN_CACHE_DIR": str(TIKTOKEN_CACHE), "OMP_NUM_THREADS": "1"}
-        environment = hub.environment(home, **others)
+        environment = hub.environment(
+            home,
+            HF_TOKEN=TOKEN,
+            TIKTOKEN_CACHE_DIR=str(TIKTOKEN_CACHE),
+            OMP_NUM_THREADS="1",
+        )
         environment.pop("DVC_ROOT", None)
         environment["PATH"] = path_of_programs()
         for stage in ("fetch", "make_tokenizer"):
@@ -98,7 +113,8 @@ def bring_text_and_tokenizer(folder: Path, home: Path) -> None:
 
 def train_small(folder: Path) -> None:
     """Run all stages, small, in the working directory `folder`."""
-    assert Path.cwd() == folder and "DVC_ROOT" not in os.environ
+    assert Path.cwd() == folder
+    assert "DVC_ROOT" not in os.environ
     make_small(folder)
     bring_text_and_tokenizer(folder, folder.parent / "hf")
     for stage in ("tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"):

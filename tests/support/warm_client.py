@@ -8,13 +8,18 @@ import sys
 
 
 def main(address: str, program: str, *arguments: str) -> None:
-    is_script = arguments and not arguments[0].startswith("-")
+    is_script = bool(arguments) and not arguments[0].startswith("-")
+    is_taken = is_script or not program.endswith("python")
     with socket.socket(socket.AF_UNIX) as connection:
-        if (program.endswith("python") and not is_script) or not ask(connection, address, program, arguments):
+        if not is_taken or not ask(connection, address, program, arguments):
             os.execv(program, [program, *arguments])
+
+        # Pass on signals to the process that the server has begun.
         pid = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: os.kill(pid, number))
+
+        # End as it ends. The server sends no status if it was killed.
         status = connection.recv(1)
         connection.recv(1)  # returns as the process ends
     if not status:

@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -241,22 +242,37 @@ def test_inputs_and_targets_on_a_device_share_one_buffer(device):
 # When a document is read
 
 
-def walk(windows: TokenWindows, begin: int, end: int, num_steps: int) -> dict[int, list]:
-    """Return by epoch (first target, (step, row), is whole) of each window that reads tokens begin … end - 1."""
-    found: dict[int, list] = {}
+class Reading(NamedTuple):
+    """A window that reads tokens of a document."""
+
+    first_target: int
+    place: tuple[int, int]  # step and row
+    is_whole: bool  # it reads the whole document
+
+
+def walk(windows: TokenWindows, begin: int, end: int, num_steps: int) -> dict[int, list[Reading]]:
+    """Return by epoch, in the order of the tokens, the windows that read tokens begin … end - 1."""
+    readings: dict[int, list[Reading]] = {}
     for step in range(num_steps):
         x, y = windows.batch(step)
         for row in range(windows.batch_size):
             targets = [token for token in y[row].tolist() if begin < token < end]
-            if targets:
-                epoch = windows.epoch_of(step * windows.batch_size + row)
-                is_whole = begin in x[row] and end - 1 in y[row]
-                found.setdefault(epoch, []).append((targets[0], (step, row), is_whole))
-    return found
+            if not targets:
+                continue
+            is_whole = begin in x[row] and end - 1 in y[row]
+            epoch = windows.epoch_of(step * windows.batch_size + row)
+            readings.setdefault(epoch, []).append(Reading(targets[0], (step, row), is_whole))
+    return {epoch: sorted(own) for epoch, own in readings.items()}
 
 
 @check_examples
-@given(st.integers(2, 300), st.integers(1, 40), st.integers(1, 7), SEEDS, st.data())
+@given(
+    num_tokens=st.integers(2, 300),
+    seq_len=st.integers(1, 40),
+    batch_size=st.integers(1, 7),
+    seed=SEEDS,
+    data=st.data(),
+)
 def test_readings_are_those_of_a_walk_through_all_steps(num_tokens, seq_len, batch_size, seed, data):
     windows = windows_of(num_tokens, seq_len, batch_size, seed)
     begin = data.draw(st.integers(0, num_tokens - 2))
@@ -269,10 +285,10 @@ def test_readings_are_those_of_a_walk_through_all_steps(num_tokens, seq_len, bat
     walked = walk(windows, begin, end, num_steps)
     assert walked.keys() <= {epoch for epoch, _, _ in readings}
     for epoch, places, num_windows in readings:
-        expected = sorted(walked.get(epoch, []))
-        assert places == [place for _, place, _ in expected]
+        expected = walked.get(epoch, [])
+        assert places == [reading.place for reading in expected]
         is_one_window = num_windows == len(places) == 1
-        assert is_one_window == any(is_whole for _, _, is_whole in expected)
+        assert is_one_window == any(reading.is_whole for reading in expected)
 
 
 # Windows that select the best model
@@ -325,8 +341,12 @@ def test_selected_windows_are_evenly_spread(num_tokens, num_selected, seq_len):
 def flags_of_maps(path: Path) -> list[list[str]]:
     """Return the flags with which Linux maps a file into this process, of each map."""
     maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
-    own = [each for each in maps if str(path) in each]
-    return [re.search(r"VmFlags:(.*)", each)[1].split() for each in own]
+    flags = []
+    for each in maps:
+        if str(path) in each:
+            line = re.search(r"VmFlags:(.*)", each)
+            flags.append(line[1].split())
+    return flags
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")

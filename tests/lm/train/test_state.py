@@ -161,12 +161,17 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
 
 
 @pytest.mark.parametrize(
-    "other", [{"ranks": 2}, {"ranks": 2, "sharded": True}, {"dtype": torch.bfloat16}], ids=["ranks", "shards", "dtype"]
+    ("first", "second"),
+    [
+        pytest.param({"ranks": 1}, {"ranks": 2}, id="ranks"),
+        pytest.param({"ranks": 2}, {"ranks": 2, "sharded": True}, id="shards"),
+        pytest.param({"dtype": torch.float32}, {"dtype": torch.bfloat16}, id="dtype"),
+    ],
 )
-def test_a_run_that_continues_on_another_machine_warns(capsys, other):
-    given = {"device": CPU, "dtype": torch.float32, "numerics": "fast", "ranks": 2 if "sharded" in other else 1}
+def test_a_run_that_continues_on_another_machine_warns(capsys, first, second):
+    given = {"device": CPU, "dtype": torch.float32, "numerics": "fast", "ranks": 1}
 
-    state = record_two_segments(computed_on(**given), computed_on(**given | other))
+    state = record_two_segments(computed_on(**given | first), computed_on(**given | second))
 
     assert len(state.segments) == 2
     assert "the bits may differ" in capsys.readouterr().err
