@@ -10,17 +10,35 @@ import torch
 
 from lm.core.errors import IntegrityError
 from lm.model.weights import load_trained
-from support.train_cases import clear, die_at, fresh_training, make_training, only_run, results, run_stage, stop_after
+from support.train_cases import (
+    Ended,
+    clear,
+    die_at,
+    fresh_training,
+    make_training,
+    only_run,
+    results,
+    run_stage,
+    stop_after,
+)
 
-KEPT = [Path(f"data/models/kept_weights/step-{step:09d}") for step in (0, 3, 5)]
+KEPT_WEIGHTS = Path("data/models/kept_weights")
+STEP_0 = KEPT_WEIGHTS / "step-000000000"
+STEP_3 = KEPT_WEIGHTS / "step-000000003"
+STEP_5 = KEPT_WEIGHTS / "step-000000005"
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
     workspace = make_training(tmp_path_factory.mktemp("template") / "ws")
-    workspace.change(**{"train.schedule": "wsd", "train.decay_fraction": 0.5})
-    workspace.change(**{"train.keep_weights_at": [0, 512 * 3 + 100, 512 * 5], "train.max_tokens": 512 * 8})
+    settings = {
+        "train.schedule": "wsd",
+        "train.decay_fraction": 0.5,
+        "train.max_tokens": 512 * 8,
+        "train.keep_weights_at": [0, 512 * 3 + 100, 512 * 5],  # steps 0, 3 and 5
+    }
+    workspace.change(**settings)
     return workspace
 
 
@@ -30,73 +48,101 @@ def workspace(template):
         yield template
 
 
-def run(*sabotage, code=0):
+def run(*sabotage, code: int = 0) -> Ended:
+    """Run the stage to its end, which must have this exit code."""
     ended = run_stage(*sabotage)
     assert ended.code == code, ended.err
     return ended
 
 
-def kept():
-    return {str(path): path.read_bytes() for path in sorted(Path("data/models/kept_weights").rglob("*.*"))}
+def kept_files() -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(KEPT_WEIGHTS.rglob("*.*"))}
 
 
 def test_the_weights_of_chosen_steps_are_kept_beside_the_model(workspace):
     run()
+
+    kept = json.loads(Path("data/models/model.json").read_text())["kept_weights"]
+    assert list(kept) == [STEP_0.name, STEP_3.name, STEP_5.name]
+    assert len(set(kept.values())) == 3, "the weights of each step differ"
+    for path, tokens_seen in ((STEP_0, 0), (STEP_3, 512 * 3), (STEP_5, 512 * 5)):
+        _, record = load_trained(path, CPU)
+        assert record["best"]["sha256"] == kept[path.name]
+        assert record["best"]["tokens_seen"] == tokens_seen
+
+
+def test_to_keep_weights_changes_nothing_else_of_a_run(workspace):
+    run()
     with_kept = results()
-    record = json.loads(Path("data/models/model.json").read_text())
-    assert list(record["kept_weights"]) == [path.name for path in KEPT]
-    for path, tokens in zip(KEPT, (0, 512 * 3, 512 * 5), strict=True):
-        own = load_trained(path, CPU)[1]
-        assert own["best"]["sha256"] == record["kept_weights"][path.name] and own["best"]["tokens_seen"] == tokens
-    assert len(set(record["kept_weights"].values())) == 3
-    # They change nothing of the run.
     clear()
     workspace.change(**{"train.keep_weights_at": []})
+
     run()
-    without = results()
-    assert without.keys() == with_kept.keys() and not Path("data/models/kept_weights").exists()
-    assert {n for n in without if without[n] != with_kept[n]} == {"data/models/model.json"}
+
+    without_kept = results()
+    assert not KEPT_WEIGHTS.exists()
+    different = [name for name in with_kept if with_kept[name] != without_kept[name]]
+    assert different == ["data/models/model.json"]
 
 
 @pytest.mark.parametrize(
-    "sabotage", [("torch.save", 2, "during"), ("lm.train.outputs.save_weights", 2, "after"), ("step", 4)]
+    "kill",
+    [
+        pytest.param(lambda: run(die_at, "torch.save", 2, "during", code=-signal.SIGKILL), id="as it saves"),
+        pytest.param(
+            lambda: run(die_at, "lm.train.outputs.save_weights", 2, "after", code=-signal.SIGKILL),
+            id="when weights are kept",
+        ),
+        pytest.param(lambda: stop_after(4), id="between two steps that are kept"),
+    ],
 )
-def test_a_killed_run_keeps_the_same_weights(workspace, sabotage):
+def test_a_killed_run_keeps_the_same_weights(workspace, kill):
     run()
-    expected = kept() | results()
+    expected = kept_files() | results()
     clear()
-    if sabotage[0] == "step":
-        stop_after(4)
-    else:
-        run(die_at, *sabotage, code=-signal.SIGKILL)
+
+    kill()
     run()
-    assert kept() | results() == expected
+
+    assert kept_files() | results() == expected
 
 
 def test_a_longer_run_keeps_the_same_weights(workspace):
     workspace.change(**{"train.max_tokens": 512 * 14})
     run()
-    expected = kept()
+    expected = kept_files()
     clear()
     workspace.change(**{"train.max_tokens": 512 * 8})
     run()
+
     workspace.change(**{"train.max_tokens": 512 * 14})
-    assert "which has the same steps up to step 4" in run().out
-    assert kept() == expected
+    extended = run()
+
+    assert "which has the same steps up to step 4" in extended.out
+    assert kept_files() == expected
 
 
 def test_weights_of_another_step_are_refused(workspace):
     run()
-    first, second = KEPT[1:]
-    shutil.copyfile(second / "best_model_params.pt", first / "best_model_params.pt")
+    shutil.copyfile(STEP_5 / "best_model_params.pt", STEP_3 / "best_model_params.pt")
+
     with pytest.raises(IntegrityError, match=r"step-000000003/best_model_params\.pt: sha256 is .* its record says"):
-        load_trained(first, CPU)
-    shutil.copyfile(second / "model.json", first / "model.json")
+        load_trained(STEP_3, CPU)
+
+
+def test_weights_and_record_of_another_step_are_refused(workspace):
+    run()
+    shutil.copyfile(STEP_5 / "best_model_params.pt", STEP_3 / "best_model_params.pt")
+    shutil.copyfile(STEP_5 / "model.json", STEP_3 / "model.json")
+
     with pytest.raises(IntegrityError, match=r"step-000000003/model\.json: is of step 5, not that of its folder"):
-        load_trained(first, CPU)
+        load_trained(STEP_3, CPU)
 
 
 def test_a_run_that_lost_weights_does_not_finish(workspace):
     stop_after(4)
-    shutil.rmtree(only_run() / "kept_weights" / KEPT[1].name)
-    assert "step-000000003/model.json: missing; delete" in run(code=4).sentence
+    shutil.rmtree(only_run() / "kept_weights" / STEP_3.name)
+
+    ended = run(code=4)
+
+    assert "step-000000003/model.json: missing; delete" in ended.sentence
