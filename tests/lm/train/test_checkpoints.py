@@ -1,10 +1,10 @@
 """Checkpoints and weights are whole and verified; a run never restarts silently."""
 
 import concurrent.futures
-import json
 import os
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,46 +31,83 @@ CPU = torch.device("cpu")
 GPU = torch.device("cuda")  # beside which a thread writes
 
 
-def steps_of(run):
+def steps_of(run: Path) -> list[int]:
     return [checkpoint.step for checkpoint in list_checkpoints(run)]
 
 
+def files_of(run: Path) -> list[str]:
+    return sorted(path.name for path in run.iterdir())
+
+
+def save_checkpoints(run: Path, *steps: int, staying: Collection[int] = ()) -> None:
+    """Save checkpoints that hold their step alone."""
+    for step in steps:
+        save_checkpoint(run, step, {"step": step}, staying)
+
+
 def test_the_last_two_checkpoints_are_kept_and_those_that_stay(tmp_path):
-    for step in (1, 2, 3, 4, 10):
-        save_checkpoint(tmp_path, step, {"step": step}, {2, 20})
+    save_checkpoints(tmp_path, 1, 2, 3, 4, 10, staying={2, 20})
+
     assert steps_of(tmp_path) == [2, 4, 10]
-    assert sorted(path.stem for path in tmp_path.glob("*.pt")) == [c.path.stem for c in list_checkpoints(tmp_path)]
-    assert load_newest_checkpoint(tmp_path) == {"step": 10}
-    assert load_checkpoint(Checkpoint(tmp_path, 2)) == {"step": 2}
-    delete_checkpoints(tmp_path, {2, 20})
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+    assert files_of(tmp_path) == [
         "checkpoint-000000002.json",
         "checkpoint-000000002.pt",
+        "checkpoint-000000004.json",
+        "checkpoint-000000004.pt",
+        "checkpoint-000000010.json",
+        "checkpoint-000000010.pt",
     ]
 
 
+def test_any_kept_checkpoint_can_be_loaded(tmp_path):
+    save_checkpoints(tmp_path, 2, 4, 10, staying={2})
+
+    assert load_newest_checkpoint(tmp_path) == {"step": 10}
+    assert load_checkpoint(Checkpoint(tmp_path, 2)) == {"step": 2}
+
+
+def test_checkpoints_that_stay_are_not_deleted(tmp_path):
+    save_checkpoints(tmp_path, 2, 4, 10, staying={2})
+
+    delete_checkpoints(tmp_path, {2, 20})
+
+    assert files_of(tmp_path) == ["checkpoint-000000002.json", "checkpoint-000000002.pt"]
+
+
 def test_a_checkpoint_without_a_record_does_not_count(tmp_path):
-    for step in (3, 4):
-        save_checkpoint(tmp_path, step, {"step": step})
+    save_checkpoints(tmp_path, 3, 4)
     Checkpoint(tmp_path, 4).record.unlink()
-    assert load_newest_checkpoint(tmp_path) == {"step": 3}
-    assert load_newest_checkpoint(tmp_path) == {"step": 3}
+
+    for _ in range(2):
+        assert load_newest_checkpoint(tmp_path) == {"step": 3}
+
+
+def test_a_run_without_checkpoints_has_no_newest_one(tmp_path):
     assert load_newest_checkpoint(tmp_path / "empty") is None
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc to see which folder is synced")
 def test_the_folder_of_a_run_is_synced(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
-    prune_runs(tmp_path / ".runs", tmp_path / ".runs" / "run", keep=1)
-    assert synced == [str(tmp_path), str(tmp_path / ".runs")]
+
+    def record_path(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", record_path)
+    runs = tmp_path / ".runs"
+
+    prune_runs(runs, runs / "run", keep=1)
+
+    assert synced == [str(tmp_path), str(runs)]
 
 
 def test_a_checkpoint_of_another_run_is_not_loaded(tmp_path, capsys):
-    save_checkpoint(tmp_path / "one", 1, {"step": 1})
+    save_checkpoints(tmp_path / "one", 1)
     (tmp_path / "one").rename(tmp_path / "another")
+
     with pytest.raises(IntegrityError, match="none of 1 checkpoints is intact"):
         load_newest_checkpoint(tmp_path / "another")
+
     assert "belongs to run one, not another" in capsys.readouterr().err
 
 
@@ -91,7 +128,11 @@ def held_writes(monkeypatch):
 
 def test_a_thread_writes_the_state_as_it_was(tmp_path, held_writes):
     weights = torch.ones(3)
-    state = {"step": 1, "model": {"w": weights[1:]}, "rows": [[1, weights]], "betas": (0.9, weights)}
+    state = {
+        "model": {"w": weights[1:]},
+        "rows": [[1, weights]],
+        "betas": (0.9, weights),
+    }
     with CheckpointWriter(tmp_path, (), GPU) as writer:
         writer.save(1, state)
         assert steps_of(tmp_path) == []
@@ -101,9 +142,12 @@ def test_a_thread_writes_the_state_as_it_was(tmp_path, held_writes):
         held_writes.go.set()
 
     saved = load_newest_checkpoint(tmp_path)
+    number, in_a_list = saved["rows"][0]
+    beta, in_a_tuple = saved["betas"]
+    assert (number, beta) == (1, 0.9)
     assert saved["model"]["w"].tolist() == [1, 1]
-    assert saved["rows"][0][0] == 1 and saved["rows"][0][1].tolist() == [1, 1, 1]
-    assert saved["betas"][0] == 0.9 and saved["betas"][1].tolist() == [1, 1, 1]
+    assert in_a_list.tolist() == [1, 1, 1]
+    assert in_a_tuple.tolist() == [1, 1, 1]
 
 
 def test_only_one_checkpoint_is_written_at_a_time(tmp_path, held_writes):
@@ -113,7 +157,8 @@ def test_only_one_checkpoint_is_written_at_a_time(tmp_path, held_writes):
         second.start()
         second.join(0.2)
 
-        assert held_writes.begun == [1] and second.is_alive()
+        assert held_writes.begun == [1]
+        assert second.is_alive()
         held_writes.go.set()
         second.join(20)
         assert steps_of(tmp_path)[0] == 1
@@ -126,45 +171,64 @@ def test_without_a_thread_a_checkpoint_is_on_the_disk_once_it_is_saved(tmp_path)
         for step in (1, 2, 3, 4):
             writer.save(step, {"step": step})
             assert steps_of(tmp_path)[-1] == step
+
     assert steps_of(tmp_path) == [1, 3, 4]
 
 
-@pytest.mark.parametrize("call", ["check", "save", "wait", "leave"])
-def test_an_error_of_the_thread_is_raised_by_the_next_call(tmp_path, monkeypatch, call):
-    failed = threading.Event()
+@pytest.fixture
+def failing_writes(monkeypatch):
+    """Let no checkpoint be written."""
 
     def fail(*arguments):
-        failed.set()
         raise EnvironmentFailure("the disk is full")
 
     monkeypatch.setattr(checkpoints, "save_checkpoint", fail)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda writer: writer.check(), id="check"),
+        pytest.param(lambda writer: writer.save(2, {}), id="save"),
+        pytest.param(lambda writer: writer.wait(), id="wait"),
+    ],
+)
+def test_an_error_of_the_thread_is_raised_by_the_next_call(tmp_path, failing_writes, call):
+    with CheckpointWriter(tmp_path, (), GPU) as writer:
+        writer.save(1, {})
+        concurrent.futures.wait([writer._writing], timeout=20)
+
+        with pytest.raises(EnvironmentFailure, match="the disk is full"):
+            call(writer)
+
+
+def test_an_error_of_the_thread_is_raised_at_the_end(tmp_path, failing_writes):
     with (
         pytest.raises(EnvironmentFailure, match="the disk is full"),
         CheckpointWriter(tmp_path, (), GPU) as writer,
     ):
         writer.save(1, {})
-        assert failed.wait(20)
-        if call == "check":
-            concurrent.futures.wait([writer._writing])
-            writer.check()
-        elif call == "save":
-            writer.save(2, {})
-        elif call == "wait":
-            writer.wait()
-        assert call == "leave"
 
 
-def names(runs):
+def names(runs: Path) -> list[str]:
     return sorted(path.name for path in runs.iterdir() if path.is_dir())
 
 
 def test_the_oldest_runs_are_deleted(tmp_path):
-    for number, name in enumerate("abcd"):
+    for name in "abcd":
         prune_runs(tmp_path, tmp_path / name, keep=3)
-        (tmp_path / name / "x").write_text(json.dumps(number))
+        (tmp_path / name / "x").write_text("a file of the run")
+
     assert names(tmp_path) == ["b", "c", "d"]
-    prune_runs(tmp_path, tmp_path / "b", keep=1)
-    assert names(tmp_path) == ["b"]
+
+
+def test_the_current_run_is_kept_if_it_is_the_oldest(tmp_path):
+    for name in "abc":
+        prune_runs(tmp_path, tmp_path / name, keep=3)
+
+    prune_runs(tmp_path, tmp_path / "a", keep=1)
+
+    assert names(tmp_path) == ["a"]
 
 
 def test_the_current_run_is_not_deleted_for_one_that_was_used_later(tmp_path):
@@ -193,9 +257,11 @@ def test_a_kill_leaves_no_half_of_a_run_and_the_next_run_deletes_the_rest(tmp_pa
 
 def test_a_folder_in_use_is_not_deleted(tmp_path):
     prune_runs(tmp_path, tmp_path / "a", keep=1)
+
     with output_lock(tmp_path / "a"):
         prune_runs(tmp_path, tmp_path / "b", keep=1)
         assert names(tmp_path) == ["a", "b"]
+
     prune_runs(tmp_path, tmp_path / "b", keep=1)
     assert names(tmp_path) == ["b"]
 
@@ -227,7 +293,9 @@ def test_a_folder_that_another_run_deletes_meanwhile_ends_no_run(tmp_path, monke
         return lock(folder)
 
     monkeypatch.setattr(checkpoints, "output_lock", lock_after_a_deletion)
+
     prune_runs(tmp_path, tmp_path / "c", keep=1)
+
     assert names(tmp_path) == ["c"]
 
 
@@ -258,4 +326,5 @@ def test_checkpoints_stay_between_the_first_and_the_last_validation_and_before_t
     max_steps, number, decay_begins, expected
 ):
     params = SimpleNamespace(max_steps=max_steps, eval_every_steps=5, decay_begins=decay_begins)
+
     assert staying_steps(params, number) == expected
