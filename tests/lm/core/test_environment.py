@@ -24,6 +24,9 @@ print(os.environ["OPENBLAS_CORETYPE"], features["X86_V4"], features["AVX512_ICL"
 )
 def test_numpy_gets_these_settings(stage, own, found):
     others = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    environment = others | own | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", PROGRAM.format(stage=stage)]
-    environment = {**others, **own, "PYTHONPATH": str(ROOT / "src")}
-    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip() == found
+
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    assert ended.stdout.strip() == found

@@ -22,27 +22,46 @@ from support import ROOT
 OFF = read_section(ROOT / "presets.yaml", "selections.none", Selection)
 
 
-def broken(texts, **rules):
-    """Return the names of the first broken rules; None for a document that breaks none."""
+def broken(texts: list[str], **rules) -> list[str | None]:
+    """Return the name of the first rule that each document breaks; None for a document that breaks none."""
     codes = first_broken_rules(texts, dataclasses.replace(OFF, **rules))
     assert codes.dtype == np.uint8
     return [None if code == KEPT else RULES[code] for code in codes]
 
 
-def test_the_formulas():
-    assert [longest_line(text) for text in ("abc", "a\nbcd\n", "\n\n", "漢字\nx")] == [3, 3, 0, 2]
-    assert alphanumeric_fraction("a1 é漢;\N{GRINNING FACE}-") == 4 / 8
-    assert alphanumeric_fraction("\n") == 0
-    assert repeated_line_fraction("ab\nab\nab\nc") == 4 / 10
-    assert repeated_line_fraction("one\ntwo\n\n\n\n") == 0
-    assert repeated_line_fraction("ab\n ab") == 0, "white space counts"
+@pytest.mark.parametrize(("text", "num_chars"), [("abc", 3), ("a\nbcd\n", 3), ("\n\n", 0), ("漢字\nx", 2)])
+def test_the_longest_line_is_counted_in_characters(text, num_chars):
+    assert longest_line(text) == num_chars
+
+
+@pytest.mark.parametrize(("text", "fraction"), [("a1 é漢;\N{GRINNING FACE}-", 4 / 8), ("\n", 0)])
+def test_letters_and_digits_are_a_fraction_of_all_characters(text, fraction):
+    assert alphanumeric_fraction(text) == fraction
+
+
+@pytest.mark.parametrize(
+    ("text", "fraction"),
+    [
+        ("ab\nab\nab\nc", 4 / 10),
+        ("one\ntwo\n\n\n\n", 0),  # empty lines have no characters
+        ("ab\n ab", 0),  # white space makes another line
+    ],
+)
+def test_repeated_lines_are_a_fraction_of_all_characters(text, fraction):
+    assert repeated_line_fraction(text) == fraction
+
+
+def code_points(characters: str) -> list[int]:
+    return [ord(character) for character in characters]
 
 
 def test_letters_and_digits_are_those_of_every_script():
     table = alphanumeric_table()
-    assert len(table) == 0x110000 and not table[0xD800:0xE000].any()
-    assert table[[ord(c) for c in "aZ09éßжא漢ई٣"]].all()
-    assert not table[[ord(c) for c in " \n\0-_;«…\N{GRINNING FACE}\u0301"]].any()
+
+    assert len(table) == 0x110000
+    assert table[code_points("aZ09éßжא漢ई٣")].all()
+    assert not table[code_points(" \n\0-_;«…\N{GRINNING FACE}\u0301")].any()
+    assert not table[0xD800:0xE000].any(), "surrogates"
 
 
 @pytest.mark.parametrize(
@@ -60,18 +79,29 @@ def test_a_document_at_the_limit_stays(rule, limit, kept, dropped):
     assert broken([kept, dropped]) == [None, None]
 
 
-def test_the_first_broken_rule_is_named():
-    text = "--\n--\n--\n"
-    assert RULES[:5] == (
-        "min_chars", "max_chars", "max_line_chars", "min_alphanumeric_fraction", "max_repeated_line_fraction",
-    )  # fmt: skip
-    limits = dict(zip(RULES[:5], (20, 4, 1, 0.5, 0.1), strict=True)) | {"min_chars": 3}
-    for rule in RULES[1:5]:
-        assert broken([text, "ab"], **limits) == [rule, "min_chars"]
-        limits[rule] = None
+LIMITS = {
+    "max_chars": 4,
+    "max_line_chars": 1,
+    "min_alphanumeric_fraction": 0.5,
+    "max_repeated_line_fraction": 0.1,
+}
+
+
+@pytest.mark.parametrize("first_rule", LIMITS)
+def test_the_first_broken_rule_is_named(first_rule):
+    breaks_all = "--\n--\n--\n"
+    names = list(LIMITS)
+    rules = {name: LIMITS[name] for name in names[names.index(first_rule) :]}
+
+    assert broken([breaks_all, "ab"], min_chars=3, **rules) == [first_rule, "min_chars"]
+
+
+def test_the_rules_are_applied_in_the_order_of_the_presets():
+    assert RULES[:5] == ("min_chars", *LIMITS)
 
 
 def test_limits_that_contradict_each_other_are_refused():
     section = dataclasses.asdict(OFF) | {"min_chars": 9, "max_chars": 8}
+
     with pytest.raises(ParamsError, match=r"x\.min_chars is 9; it must be at most max_chars, which is 8"):
         coerce(section, Selection, "x", "presets.yaml")

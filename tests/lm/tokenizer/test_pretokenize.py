@@ -29,27 +29,32 @@ def folder(tmp_path_factory):
 def test_the_pattern_is_the_published_one(monkeypatch):
     """Without a download of the ranks."""
     monkeypatch.setattr(tiktoken_ext.openai_public, "data_gym_to_mergeable_bpe_ranks", lambda **options: {})
+
     assert tiktoken_ext.openai_public.gpt2()["pat_str"] == PATTERN
 
 
 def test_the_default_ids_are_the_committed_ones(tmp_path):
     """Golden: a change of these digests changes every token file that exists."""
     tokenizer = load_tokenizer(write_bpe(tmp_path))
+
     ids, _ = tokenizer.encode_documents(TEXTS)
-    found = {name: sha256[:16] for name, sha256 in digests(tmp_path).items() if name != "meta.json"}
-    assert found == {
-        "ranks.tiktoken": "c69145d3a483878a",
-        "tokenizer.json": "65444a5b41dc3278",
-        "tokenizer_config.json": "02ec9deebfa6cf1f",
-    }
-    assert hashlib.sha256(ids.tobytes()).hexdigest()[:16] == "23e270a6d620ba49"
+
+    sha256_of = digests(tmp_path)
+    assert sha256_of["ranks.tiktoken"].startswith("c69145d3a483878a")
+    assert sha256_of["tokenizer.json"].startswith("65444a5b41dc3278")
+    assert sha256_of["tokenizer_config.json"].startswith("02ec9deebfa6cf1f")
+    assert hashlib.sha256(ids.tobytes()).hexdigest().startswith("23e270a6d620ba49")
 
 
 def test_the_exported_folder_gives_tiktokens_ids(folder):
-    texts = [*TEXTS[:2000], *map(well_formed, seeded_strings(2000, seed=4)), *CODE, *CONTRACTIONS]
+    seeded = [well_formed(text) for text in seeded_strings(2000, seed=4)]
+    texts = [*TEXTS[:2000], *seeded, *CODE, *CONTRACTIONS]
     tokenizer = load_tokenizer(folder)
     expected = [tokenizer.encode(text) for text in texts]
-    assert [e.ids for e in open_backend(folder / "tokenizer.json").encode_batch_fast(texts)] == expected
+
+    encodings = open_backend(folder / "tokenizer.json").encode_batch_fast(texts)
+
+    assert [encoding.ids for encoding in encodings] == expected
     assert auto_ids(folder, texts[::9]) == expected[::9]
 
 
@@ -62,17 +67,30 @@ def test_training_merges_within_pieces_only():
     assert not {b"//\n", b"7//", b"T 1"} & ranks.keys()
 
 
-def test_a_million_spaces_are_encoded(folder):
+MILLION_SPACES = " " * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a\n{MILLION_SPACES}/",
+        f"a{MILLION_SPACES}\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll",
+    ],
+    ids=["spaces", "spaces and other white space"],
+)
+def test_a_million_spaces_are_encoded(folder, text):
     """tiktoken's pattern fails on them in one piece."""
     tokenizer = load_tokenizer(folder)
-    run = " " * 1_000_000
-    for text in (f"a\n{run}/", f"a{run}\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll"):
-        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 def test_a_text_is_cut_only_at_long_runs(monkeypatch, folder):
     monkeypatch.setattr(pretokenize, "LONG_RUN_CHARS", 2)
     cut = load_tokenizer(folder)
     whole = open_backend(folder / "tokenizer.json")
-    expected = [encoding.ids for encoding in whole.encode_batch_fast(TEXTS[:4000])]
-    assert [cut.encode(text) for text in TEXTS[:4000]] == expected
+    texts = TEXTS[:4000]
+
+    ids = [cut.encode(text) for text in texts]
+
+    assert ids == [encoding.ids for encoding in whole.encode_batch_fast(texts)]

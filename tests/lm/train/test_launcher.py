@@ -34,11 +34,13 @@ SHELL = "nohup {python} program.py > printed 2>&1 & while [ ! -e began ]; do sle
 
 def test_a_run_outlives_its_shell(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     shell = ["sh", "-c", SHELL.format(python=sys.executable)]
+
     subprocess.run(shell, cwd=tmp_path, env=environment, timeout=60, check=True, start_new_session=True)
     (tmp_path / "go").touch()
     wait_for((tmp_path / "ended").exists)
+
     assert (tmp_path / "ended").read_text() == "0", (tmp_path / "printed").read_text()
 
 

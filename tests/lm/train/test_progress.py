@@ -87,35 +87,50 @@ def test_a_bar_shows_tokens_and_the_share_of_the_peak_speed(clock, monkeypatch, 
 @pytest.mark.parametrize(("rank", "is_terminal", "shows"), [(0, True, True), (0, False, False), (1, True, False)])
 def test_the_main_rank_alone_shows_a_bar_on_a_terminal(monkeypatch, rank, is_terminal, shows):
     monkeypatch.setattr(progress.sys, "stderr", SimpleNamespace(isatty=lambda: is_terminal))
+
     assert shows_bar(World(rank, 2)) is shows
 
 
 def test_other_ranks_print_nothing(clock, capsys):
     state = state_at(0, rank=1)
-    validate(state, Progress(PLAN, state, PARAMS, None), 0, 2.0)
+    shown = Progress(PLAN, state, PARAMS, None)
+
+    validate(state, shown, 0, 2.0)
+
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    ("step", "lines"),
-    [
-        (20, []),
-        (12, ["stopped early at step 12: no improvement in 3 validations"]),
-    ],
-)
-def test_the_end_of_a_run_prints_its_time_and_its_best_loss(capsys, step, lines):
+def state_at_the_end(step: int) -> SimpleNamespace:
     seconds = {"training": 90.0, "validation": 24.0, "saving": 6.0}
-    print_end(SimpleNamespace(step=step, seconds=seconds, best_loss=2.34567, best_step=8), PARAMS)
-    lines = [
-        *lines,
-        "minutes      1.5 training, 0.4 validation, 0.1 saving",
-        "best validation loss 2.3457 nats/token at step 8",
-    ]
-    assert capsys.readouterr().out.splitlines() == lines
+    return SimpleNamespace(step=step, seconds=seconds, best_loss=2.34567, best_step=8)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, capsys, rank):
+LAST_LINES = [
+    "minutes      1.5 training, 0.4 validation, 0.1 saving",
+    "best validation loss 2.3457 nats/token at step 8",
+]
+
+
+def test_the_end_of_a_run_prints_its_time_and_its_best_loss(capsys):
+    print_end(state_at_the_end(step=20), PARAMS)
+
+    assert capsys.readouterr().out.splitlines() == LAST_LINES
+
+
+def test_a_run_that_stops_early_says_so_first(capsys):
+    print_end(state_at_the_end(step=12), PARAMS)
+
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "stopped early at step 12: no improvement in 3 validations"
+    assert others == LAST_LINES
+
+
+PLAN_LINES = "device       cpu, 3 threads\nsteps        20\nprocesses    8, 4 on this host\n"
+PLAN_WARNINGS = "warning: a setting is unusual\nwarning: memory is short\nwarning: a core is busy\n"
+
+
+@pytest.mark.parametrize(("rank", "out", "err"), [(0, PLAN_LINES, PLAN_WARNINGS), (1, "", "")])
+def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, capsys, rank, out, err):
     monkeypatch.setattr(progress.preflight, "warnings", lambda *given: ["a setting is unusual"])
     training = SimpleNamespace(
         run=SimpleNamespace(params=None, config=None),
@@ -128,13 +143,11 @@ def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, 
 
     print_plan(training, threads)
 
-    out = "device       cpu, 3 threads\nsteps        20\nprocesses    8, 4 on this host\n"
-    err = "warning: a setting is unusual\nwarning: memory is short\nwarning: a core is busy\n"
-    assert capsys.readouterr() == ((out, err) if rank == 0 else ("", ""))
+    assert capsys.readouterr() == (out, err)
 
 
-@pytest.mark.parametrize(("muon", "share"), [(0.0, ""), (2.5e8, ", 5% of it in Muon")])
-def test_the_size_of_a_run_is_printed(muon, share):
+@pytest.mark.parametrize(("muon_flops", "in_muon"), [(0.0, ""), (2.5e8, ", 5% of it in Muon")])
+def test_the_size_of_a_run_is_printed(muon_flops, in_muon):
     plan = SimpleNamespace(
         numerics="exact",
         num_parameters=1_234_567,
@@ -144,13 +157,14 @@ def test_the_size_of_a_run_is_printed(muon, share):
         train_tokens=410_256,
         flops_per_token=9_260_000.0,
         flops_per_step=5e9,
-        muon_flops_per_step=muon,
+        muon_flops_per_step=muon_flops,
         memory_bytes=2.26 * GIB,
     )
+
     assert Plan.lines(plan) == [
         "numerics     exact",
         "parameters   1,234,567",
         "steps        2,000, 1,024,000 tokens = 2.50 epochs of 410,256",
-        f"work         9.3 MFLOP per token, 10.0 TFLOP in all{share}",
+        f"work         9.3 MFLOP per token, 10.0 TFLOP in all{in_muon}",
         "memory       about 2.3 GiB",
     ]

@@ -43,12 +43,14 @@ def documents(path) -> list[str | None]:
 )
 def test_stand_ins_and_documents_to_convert_are_refused(tmp_path, name, content, sentence):
     (tmp_path / name).write_text(content)
+
     with pytest.raises(DataError, match=f"{re.escape(name)}: {sentence}"):
         documents(tmp_path / name)
 
 
 def test_a_compressed_pdf_is_refused(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"%PDF-1.4\n"))
+
     with pytest.raises(DataError, match=r"a\.gz: is a PDF file"):
         documents(tmp_path / "a.gz")
 
@@ -69,6 +71,7 @@ def test_files_that_systems_and_dvc_put_beside_text_are_left_out(tmp_path, capsy
 def test_left_out_files_that_include_does_not_take_are_not_counted(tmp_path, capsys):
     for name in ("a.txt", "desktop.ini"):
         (tmp_path / name).write_text(name)
+
     assert find_files(tmp_path, "*.txt") == [tmp_path / "a.txt"]
     assert capsys.readouterr().err == ""
 
