@@ -51,6 +51,7 @@ def test_the_repository_is_that_of_the_folder_also_in_a_hook_of_another(reposito
 
 def test_a_folder_of_another_owner_is_an_error_with_the_command_of_git(repository, monkeypatch):
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+
     with pytest.raises(EnvironmentFailure, match="git config --global --add safe"):
         git("show", "HEAD:./known")
 
@@ -58,11 +59,13 @@ def test_a_folder_of_another_owner_is_an_error_with_the_command_of_git(repositor
 def test_a_lost_object_is_an_error(repository):
     blob = git("rev-parse", "HEAD:./known")
     (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+
     with pytest.raises(EnvironmentFailure, match="lacks objects, which `git fsck` lists"):
         git("show", "HEAD:./known")
 
 
 def test_git_that_is_not_installed_is_an_error(repository, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
+
     with pytest.raises(EnvironmentFailure, match="git is not installed"):
         git("status")

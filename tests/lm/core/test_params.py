@@ -106,6 +106,7 @@ def test_a_wrong_value_is_refused_by_name(change, sentence):
 def test_the_dataclass_with_more_of_the_keys_is_read():
     short = {"start": 1, "end": None}
     weighted = {"start": 1, "end": 2, "weights": {"a": 1}}
+
     assert coerce(short, Inner | Longer, "s", "p.yaml") == Inner(1, None)
     assert coerce(weighted, Inner | Longer, "s", "p.yaml") == Longer(1, 2, {"a": 1.0})
 

@@ -766,6 +766,7 @@ def compiled_step(inductor_cache) -> CompiledStep:
 @NEEDS_COMPILER
 def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(compiled_step):
     bound = 6 * BFLOAT16_ROUNDING * (2 * 15) ** 0.5
+
     assert compiled_step.compiled.keys() == compiled_step.plain.keys()
     for name, wanted in compiled_step.plain.items():
         assert relative_error(compiled_step.compiled[name], wanted) <= bound, name

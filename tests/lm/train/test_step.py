@@ -608,6 +608,7 @@ def test_a_validation_waits_for_the_device_when_all_batches_have_begun():
 def test_losses_are_the_golden_ones():
     """tests/golden/losses.json; after an intended change, run: python tests/lm/train/test_step.py."""
     golden = json.loads((ROOT / "tests" / "golden" / "losses.json").read_text())
+
     assert golden_losses() == {name: pytest.approx(losses, abs=2e-4) for name, losses in golden.items()}
 
 

@@ -43,6 +43,7 @@ def test_json_lines_are_rows_whatever_their_name(tmp_path, name, compress):
 @pytest.mark.parametrize("name", ["a.jsonl.1", "a.jsonl-00000-of-00002"])
 def test_the_number_of_a_part_does_not_hide_the_suffix(tmp_path, name):
     (tmp_path / name).write_text('"a string"\n\n"another"\n')
+
     assert documents(tmp_path / name) == ["a string", "another"]
 
 
@@ -55,12 +56,14 @@ def test_the_parts_of_a_table_are_tables(tmp_path):
 @pytest.mark.parametrize("name", ["a.ipynb", "a.txt", "a"])
 def test_a_json_object_without_rows_is_refused_whatever_its_name(tmp_path, name):
     (tmp_path / name).write_text(json.dumps({"cells": [{"source": ["words"]}]}, indent=1))
+
     with pytest.raises(DataError, match=f"{name}: holds one JSON dict and no rows"):
         documents(tmp_path / name)
 
 
 def test_json_lines_without_the_column_are_refused(tmp_path):
     (tmp_path / "part-00000").write_text('{"body": "words"}\n')
+
     with pytest.raises(DataError, match="part-00000: line 1 has no 'text' but body"):
         documents(tmp_path / "part-00000")
 
@@ -84,6 +87,7 @@ def test_json_lines_without_the_column_are_refused(tmp_path):
 )
 def test_text_and_markup_that_look_a_little_like_other_formats_are_text(tmp_path, name, content):
     (tmp_path / name).write_text(content)
+
     assert documents(tmp_path / name) == [content]
 
 
@@ -99,6 +103,7 @@ def test_text_and_markup_that_look_a_little_like_other_formats_are_text(tmp_path
 )
 def test_a_quotation_mark_in_a_tsv_is_text_unless_a_writer_of_csv_needs_it(tmp_path, content, texts):
     (tmp_path / "a.tsv").write_bytes(content.encode())
+
     assert documents(tmp_path / "a.tsv") == texts
 
 
@@ -126,6 +131,7 @@ def test_what_a_writer_of_csv_writes_as_tsv_is_read(tmp_path, quoting, order, ha
 )
 def test_rows_of_a_tsv_are_never_swallowed(tmp_path, content, sentence):
     (tmp_path / "a.tsv").write_text(content)
+
     with pytest.raises(DataError, match=f"a.tsv: {sentence}"):
         documents(tmp_path / "a.tsv")
 
