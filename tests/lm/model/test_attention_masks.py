@@ -287,16 +287,16 @@ def test_a_model_that_is_not_compiled_makes_no_block_mask(takes_flex_attention):
 @pytest.mark.parametrize(
     ("device", "dtype", "head_dim", "length", "shared_kib", "taken"),
     [
-        ("cuda", torch.bfloat16, 64, 1024, 99, True),
-        ("cuda", torch.bfloat16, 16, 128, 99, True),
-        ("cuda", torch.bfloat16, 256, 1024, 227, True),
-        ("cuda", torch.bfloat16, 256, 1024, 99, False),
-        ("cuda", torch.bfloat16, 192, 1024, 227, False),
-        ("cuda", torch.bfloat16, 8, 1024, 99, False),
-        ("cuda", torch.bfloat16, 96, 1024, 99, False),
-        ("cuda", torch.bfloat16, 64, 127, 99, False),
-        ("cuda", torch.float32, 64, 1024, 99, False),
-        ("cpu", torch.bfloat16, 64, 1024, 99, False),
+        pytest.param("cuda", torch.bfloat16, 64, 1024, 99, True, id="usual heads"),
+        pytest.param("cuda", torch.bfloat16, 16, 128, 99, True, id="the smallest heads, and a block of tokens"),
+        pytest.param("cuda", torch.bfloat16, 256, 1024, 227, True, id="wide heads, and the memory of an H100"),
+        pytest.param("cuda", torch.bfloat16, 256, 1024, 99, False, id="wide heads, and little memory"),
+        pytest.param("cuda", torch.bfloat16, 192, 1024, 227, False, id="wide heads, no power of 2"),
+        pytest.param("cuda", torch.bfloat16, 96, 1024, 99, False, id="heads of no power of 2"),
+        pytest.param("cuda", torch.bfloat16, 8, 1024, 99, False, id="heads too small"),
+        pytest.param("cuda", torch.bfloat16, 64, 127, 99, False, id="fewer tokens than a block"),
+        pytest.param("cuda", torch.float32, 64, 1024, 99, False, id="float32"),
+        pytest.param("cpu", torch.bfloat16, 64, 1024, 99, False, id="a CPU"),
     ],
 )
 def test_flex_attention_is_taken_where_its_kernels_accept_the_heads(

@@ -40,19 +40,20 @@ class CountingModel:
         return (ids[:, -targets.shape[1] :] + 1000 * targets).float()
 
 
-def stream(count):
-    """A file of the ids 1 … count - 1 with the end-of-text id 99."""
-    return TokenFile(Path("stream.bin"), np.arange(1, count, dtype=np.uint16), {"tokenizer": {"eot_id": 99}})
+def stream(count: int) -> TokenFile:
+    """Return a file of the ids 1 … count - 1 with the end-of-text id 99."""
+    ids = np.arange(1, count, dtype=np.uint16)
+    return TokenFile(Path("stream.bin"), ids, {"tokenizer": {"eot_id": 99}})
 
 
 @pytest.mark.parametrize("stride", [1, 3, 4])
 def test_each_token_is_predicted_from_the_one_before(stride):
-    targets = range(1, 12)
-    inputs = [99, *range(1, 11)]
+    targets = np.arange(1, 12)
+    inputs = np.array([99, *range(1, 11)])
 
     losses, _ = score_tokens(CountingModel(), stream(12), 4, stride, 2, torch.float32)
 
-    assert losses.tolist() == [1000 * target + given for target, given in zip(targets, inputs, strict=True)]
+    assert losses.tolist() == (inputs + 1000 * targets).tolist()
 
 
 @pytest.mark.parametrize("stride", [1, 3, 4])
@@ -117,7 +118,12 @@ class PositionModel(CountingModel):
 
 
 @pytest.mark.parametrize(
-    ("strides", "num_windows", "num_targets"), [([4, 8], 10, 61), ([8, 8], 6, 48), ([3, 8], 15, 75)]
+    ("strides", "num_windows", "num_targets"),
+    [
+        ([4, 8], 10, 61),
+        ([8, 8], 6, 48),
+        ([3, 8], 15, 75),
+    ],
 )
 def test_windows_that_strides_share_are_scored_once(strides, num_windows, num_targets):
     model = PositionModel()
