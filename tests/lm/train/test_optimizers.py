@@ -71,20 +71,6 @@ def test_optimizers_compute_as_the_parameters_say(optimizer, numerics):
         assert [group["momentum"] for group in each.param_groups] == [0.95]
 
 
-def test_the_momentum_is_nesterovs():
-    """The update is that of the average of gradients, moved on by the gradient once more."""
-    p = nn.Parameter(torch.zeros(2, 3))
-    muon = Muon([p], lr=0.1, weight_decay=0.0, dtype=torch.float32)
-    average = torch.zeros(2, 3)
-    for seed in range(4):
-        p.grad = draw((2, 3), seed)
-        average = 0.95 * average + 0.05 * p.grad
-
-        (found,) = muon._nesterov([p], 0.95)
-
-        assert torch.allclose(found, 0.95 * average + 0.05 * p.grad)
-
-
 def orthogonalized(update: torch.Tensor) -> torch.Tensor:
     """Return 5 steps of the quintic Newton-Schulz iteration (Jordan et al. 2024) in float64."""
     is_tall = update.shape[0] > update.shape[1]
@@ -97,39 +83,63 @@ def orthogonalized(update: torch.Tensor) -> torch.Tensor:
     return x.T if is_tall else x
 
 
-def test_muon_is_its_definition():
-    """Compare three updates in bfloat16, and those of torch's own Muon, to the formula in float64."""
-    lr = 0.01
-    decay = 0.1
+MUON_SHAPES = [(64, 64), (64, 64), (32, 64), (96, 64)]
+LR = 0.01
+WEIGHT_DECAY = 0.1
+# 5 iterations of 3 products, each rounded about 3 times, add up like a random walk. The next iteration multiplies an
+# error by 3.4445 at most.
+ROUNDINGS_OF_MUON = 3.4445 * (5 * 3 * 3) ** 0.5
+
+
+def muon_by_its_definition(shape: tuple[int, int], gradients: list[torch.Tensor]) -> torch.Tensor:
+    """Return the matrix after a step with each of the gradients, computed in float64.
+
+    The momentum is Nesterov's: the update is that of the average of gradients, moved on by the gradient once more.
+    """
     momentum = 0.95
-    shapes = [(64, 64), (64, 64), (32, 64), (96, 64)]
-    ours = [nn.Parameter(draw(shape, 1)) for shape in shapes]
-    theirs = [nn.Parameter(draw(shape, 1)) for shape in shapes]
-    wanted = [draw(shape, 1).double() for shape in shapes]
-    averages = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
-    own_muon = Muon(ours, lr=lr, weight_decay=decay, dtype=torch.bfloat16)
-    torch_muon = torch.optim.Muon(theirs, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+    weight = draw(shape, 1).double()
+    average = torch.zeros(shape, dtype=torch.float64)
+    for gradient in gradients:
+        new = (1 - momentum) * gradient.double()
+        average = momentum * average + new
+        update = orthogonalized(momentum * average + new)
+        size = 0.2 * max(shape) ** 0.5
+        weight = weight * (1 - LR * WEIGHT_DECAY) - LR * size * update
+    return weight
+
+
+def own_muon(dtype: torch.dtype):
+    return lambda matrices: Muon(matrices, lr=LR, weight_decay=WEIGHT_DECAY, dtype=dtype)
+
+
+def torchs_muon(matrices: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Muon(matrices, lr=LR, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
+
+
+@pytest.mark.parametrize(
+    ("build", "rounding"),
+    [
+        pytest.param(own_muon(torch.bfloat16), 2.0**-9, id="in bfloat16"),
+        pytest.param(own_muon(torch.float32), 2.0**-24, id="in float32"),
+        pytest.param(torchs_muon, 2.0**-9, id="torch's own, in bfloat16"),
+    ],
+)
+def test_muon_is_its_definition(build, rounding):
+    """Compare three steps; those of torch's own Muon show that the definition is the common one."""
+    matrices = [nn.Parameter(draw(shape, 1)) for shape in MUON_SHAPES]
+    muon = build(matrices)
 
     for step in range(3):
-        for i, shape in enumerate(shapes):
-            grad = draw(shape, step)
-            ours[i].grad = grad.clone()
-            theirs[i].grad = grad.clone()
-            new = (1 - momentum) * grad.double()
-            averages[i] = momentum * averages[i] + new
-            update = orthogonalized(momentum * averages[i] + new)
-            size = 0.2 * max(shape) ** 0.5
-            wanted[i] = wanted[i] * (1 - lr * decay) - lr * size * update
-        own_muon.step()
-        torch_muon.step()
+        for matrix in matrices:
+            matrix.grad = draw(matrix.shape, step)
+        muon.step()
 
-    # 5 iterations of 3 products, each rounded about 3 times, add up like a random walk. The next iteration multiplies
-    # an error by 3.4445 at most.
-    bound = 3.4445 * 2.0**-9 * (5 * 3 * 3) ** 0.5
-    for i, shape in enumerate(shapes):
-        change = wanted[i] - draw(shape, 1)
-        assert (ours[i] - wanted[i]).norm() <= bound * change.norm()
-        assert (theirs[i] - wanted[i]).norm() <= bound * change.norm()
+    for matrix, shape in zip(matrices, MUON_SHAPES, strict=True):
+        wanted = muon_by_its_definition(shape, [draw(shape, step) for step in range(3)])
+        change = wanted - draw(shape, 1)
+        error_of_updates = ROUNDINGS_OF_MUON * rounding * change.norm()
+        error_of_weights = 3 * 2 * 2.0**-24 * wanted.norm()  # rounded to float32 twice in each step
+        assert (matrix - wanted).norm() <= error_of_updates + error_of_weights
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-8], ids=["large gradients", "gradients like eps"])
