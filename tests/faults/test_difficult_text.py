@@ -48,21 +48,34 @@ def decoded(trained: Path) -> list[str]:
     """Return the documents of out/train.bin as text; one separator follows each."""
     tokenizer = load_tokenizer(trained)
     tokens = open_tokens(Path("out/train.bin"))
-    return [tokenizer.decode(tokens.ids[begin : end - 1].tolist()) for begin, end in document_spans(tokens)]
+    texts = []
+    for begin, end in document_spans(tokens):
+        ids = tokens.ids[begin : end - 1]
+        texts.append(tokenizer.decode(ids.tolist()))
+    return texts
 
 
-LONG = ["é" * 1_000_000, " " * 1_000_000 + "x"]  # on which tiktoken's own loop panics
+# On the first two, tiktoken's own loop panics.
+LONG = ["é" * 1_000_000, " " * 1_000_000 + "x"]
 NAMES = [name for name in SPECIAL if name != "▁"]  # a character of its own, which Gemma decodes to a space
-NAMED = [*NAMES, *(f"x{name}{name} y" for name in NAMES), "".join(NAMES), "\n".join(NAMES)]
+NAMED = [
+    *NAMES,
+    *[f"x{name}{name} y" for name in NAMES],
+    "".join(NAMES),
+    "\n".join(NAMES),
+]
 
 
 def test_documents_are_encoded_whole_and_their_special_strings_are_ordinary_text(folder, tokenizer):
     texts = [*LONG, "a\0b", *NAMED]
     write_raw(texts)
+
     assert tokenize(folder=tokenizer) == 0
+
     tokens = open_tokens(Path("out/train.bin"))
     assert decoded(tokenizer) == texts
-    assert np.count_nonzero(tokens.ids == tokens.eot_id) == tokens.meta["documents"] == len(texts)
+    assert tokens.meta["documents"] == len(texts)
+    assert np.count_nonzero(tokens.ids == tokens.eot_id) == len(texts)
     special_ids = load_tokenizer(tokenizer).meta["special_tokens"].values()
     assert set(special_ids) & set(tokens.ids.tolist()) == {tokens.eot_id}
 
@@ -81,22 +94,29 @@ def test_a_document_of_50_mb_takes_at_most_a_gibibyte_per_process(folder):
     texts = ["int main(void) { return 0; } // the quick brown fox, é\n" * 910_000, "short"]
     write_raw(texts)
     command = [sys.executable, "-c", MEASURE, sys.executable, "-c", STAGE, *arguments()]
+
     measured = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    assert int(measured) / (1 << 20 if sys.platform != "darwin" else 1 << 30) < 1.0
+
+    units_of_a_gibibyte = 1 << 30 if sys.platform == "darwin" else 1 << 20  # macOS counts bytes, Linux KiB
+    assert int(measured) < units_of_a_gibibyte
     assert decoded(Path("tokenizer")) == texts
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
 def test_the_dtype_follows_the_vocabulary(folder, vocab_size, dtype):
     pairs = [bytes(pair) for pair in itertools.product(range(256), repeat=2)]
-    tokens = [*BYTES, *pairs][: vocab_size - 1]
+    entries = [*BYTES, *pairs][: vocab_size - 1]
+    eot_id = vocab_size - 1
     Path("wide").mkdir()
-    write_byte_level(Path("wide"), {token: rank for rank, token in enumerate(tokens)}, "bpe")
+    write_byte_level(Path("wide"), {entry: rank for rank, entry in enumerate(entries)}, "bpe")
     write_raw(["ab", "\x01\x02"])
+
     assert tokenize(folder="wide") == 0
-    opened = open_tokens(Path("out/train.bin"))
-    assert opened.ids.dtype.name == opened.meta["dtype"] == dtype
-    assert opened.ids.tolist() == [256 + 256 * 97 + 98, vocab_size - 1, 256 + 256 + 2, vocab_size - 1]
+
+    tokens = open_tokens(Path("out/train.bin"))
+    assert tokens.ids.dtype.name == dtype
+    assert tokens.meta["dtype"] == dtype
+    assert tokens.ids.tolist() == [entries.index(b"ab"), eot_id, entries.index(b"\x01\x02"), eot_id]
 
 
 def test_an_id_outside_the_vocabulary_is_not_written(folder, capsys):
@@ -104,14 +124,20 @@ def test_an_id_outside_the_vocabulary_is_not_written(folder, capsys):
     Path("imported").mkdir()
     write_huggingface(Path("imported"), Path("tokenizer"))
     meta = load_tokenizer("imported").meta
-    write_json("imported/meta.json", {**meta, "vocab_size": ord("w"), "eot_id": 0})
+    write_json("imported/meta.json", meta | {"vocab_size": ord("w"), "eot_id": 0})
     write_raw(["hello world"])
-    refused(tokenize(folder="imported"), capsys.readouterr().err, 4, f"gave the id {ord('w')}, but meta.json says")
+
+    status = tokenize(folder="imported")
+
+    refused(status, capsys.readouterr().err, 4, f"gave the id {ord('w')}, but meta.json says")
     assert outputs() == []
 
 
 def test_bytes_that_are_not_utf_8_are_replaced_and_counted(project):
-    Path("data/local/more.txt").write_bytes(b"long enough to be a text, one bad \xff byte, a true \xef\xbf\xbd")
+    text = b"long enough to be a text, one bad \xff byte, a true \xef\xbf\xbd"
+    Path("data/local/more.txt").write_bytes(text)
+
     for stage in ("fetch", "tokenize_train", "tokenize_val", "audit"):
         assert run_here(stage) == 0
+
     assert read_json("data/audit/details.json")["replaced_characters"] == 1

@@ -48,12 +48,14 @@ def start_repro(workspace: Workspace, stage: str) -> subprocess.Popen:
 
 def stage_of(repro: subprocess.Popen, stage: str) -> psutil.Process | None:
     """The process of a stage below `dvc repro`, None if there is none."""
-    script = f"src/{module_and_arguments(stage)[0]}.py"
+    module, _ = module_and_arguments(stage)
     try:
-        children = psutil.Process(repro.pid).children(recursive=True)
-        return next((child for child in children if script in child.cmdline()), None)
+        for child in psutil.Process(repro.pid).children(recursive=True):
+            if f"src/{module}.py" in child.cmdline():
+                return child
     except psutil.NoSuchProcess:
-        return None
+        pass
+    return None
 
 
 def kill_in(workspace: Workspace, stage: str, after_s: float, group: bool) -> psutil.Process | None:
@@ -63,9 +65,16 @@ def kill_in(workspace: Workspace, stage: str, after_s: float, group: bool) -> ps
     process = stage_of(repro, stage)
     time.sleep(after_s)
     assert repro.poll() is None, (workspace.folder / "repro.txt").read_text()
-    os.killpg(repro.pid, signal.SIGKILL) if group else repro.kill()
+    if group:
+        os.killpg(repro.pid, signal.SIGKILL)
+    else:
+        repro.kill()
     repro.wait()
     return process
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def lock_of(workspace: Workspace) -> str:
@@ -73,21 +82,28 @@ def lock_of(workspace: Workspace) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def runs_of_fetch(workspace: Workspace) -> list[Path]:
-    """Return the records of the stage in DVC's run cache."""
+def is_recorded(workspace: Workspace, stage: str) -> bool:
+    """Return True if dvc.lock has the stage."""
+    return f"\n  {stage}:" in lock_of(workspace)
+
+
+def is_in_run_cache(workspace: Workspace, script: str) -> bool:
+    """Return True if DVC's run cache has a run of the script of a stage."""
     records = (workspace.folder / ".dvc" / "cache" / "runs").rglob("*")
-    return [path for path in records if path.is_file() and "src/fetch.py" in path.read_text()]
+    return any(script in path.read_text() for path in records if path.is_file())
 
 
 def test_a_failed_or_interrupted_or_killed_stage_is_not_recorded_and_one_command_recovers(workspace):
     data = workspace.folder / "data"
+
     # It fails.
     workspace.change(**{"sources.local.fetch.split.validation_fraction": -1})
-    done = workspace.run("dvc", "repro", "fetch", check=False)
-    assert done.returncode == 255 and "exited with 2" in done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "validation_fraction is -1" in errors[0]
+    failed = workspace.run("dvc", "repro", "fetch", check=False)
     workspace.change(**{"sources.local.fetch.split.validation_fraction": 0.2})
+    assert failed.returncode == 255
+    assert "exited with 2" in failed.stderr
+    (error,) = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
+    assert "validation_fraction is -1" in error
 
     # It is interrupted past its imports, in which Python may lose an interrupt.
     repro = start_repro(workspace, "fetch")
@@ -97,18 +113,28 @@ def test_a_failed_or_interrupted_or_killed_stage_is_not_recorded_and_one_command
 
     # It is killed together with DVC.
     kill_in(workspace, "fetch", 0.3, group=True)
-    assert "\n  fetch:" not in lock_of(workspace) and not runs_of_fetch(workspace) and not (data / "raw").exists()
 
+    # Nothing of this is recorded.
+    assert not is_recorded(workspace, "fetch")
+    assert not is_in_run_cache(workspace, "src/fetch.py")
+    assert not (data / "raw").exists()
+
+    # One command recovers.
     assert workspace.repro("fetch") == {"fetch"}
     assert [path.name for path in data.glob(".raw*")] == [".raw.lock"]
-    assert "\n  fetch:" in lock_of(workspace) and runs_of_fetch(workspace)
+    assert is_recorded(workspace, "fetch")
+    assert is_in_run_cache(workspace, "src/fetch.py")
     assert workspace.repro("fetch") == set()
 
 
-def recorded(workspace: Workspace) -> dict[tuple[str, str], str]:
-    """What dvc.lock records of the stages' outputs."""
+def recorded_hashes(workspace: Workspace) -> dict[tuple[str, str], str]:
+    """Return what dvc.lock records of the outputs of all stages."""
     stages = yaml.safe_load(lock_of(workspace))["stages"]
-    return {(stage, out["path"]): out["md5"] for stage, entry in stages.items() for out in entry["outs"]}
+    hashes = {}
+    for stage, entry in stages.items():
+        for out in entry["outs"]:
+            hashes[stage, out["path"]] = out["md5"]
+    return hashes
 
 
 @pytest.mark.slow
@@ -116,17 +142,20 @@ def recorded(workspace: Workspace) -> dict[tuple[str, str], str]:
 def test_after_kill_9_in_any_stage_one_command_recovers(finished, tmp_path, group):
     """If DVC alone is killed, its stage goes on. Until it has ended, the next one may refuse with exit code 75."""
     workspace = Workspace(tmp_path / "copy", finished)
-    undisturbed = recorded(workspace)
+    undisturbed = recorded_hashes(workspace)
     (workspace.folder / "dvc.lock").unlink()
-    for name in (".dvc/cache/runs", ".runs"):
-        shutil.rmtree(workspace.folder / name)
+    shutil.rmtree(workspace.folder / ".dvc/cache/runs")
+    shutil.rmtree(workspace.folder / ".runs")
+
     for stage in [stage for stage in STAGES if stage != "plot"]:
         process = kill_in(workspace, stage, 0.2, group)
-        assert f"  {stage}:" not in lock_of(workspace)
-        done = workspace.run("dvc", "repro", stage, check=False)
-        if done.returncode:
-            assert not group and "is writing it" in done.stderr, done.stderr
-            wait_for(lambda process=process: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        assert not is_recorded(workspace, stage)
+        next_run = workspace.run("dvc", "repro", stage, check=False)
+        if next_run.returncode != 0:
+            assert not group
+            assert "is writing it" in next_run.stderr
+            wait_for(lambda process=process: has_ended(process))
             workspace.repro(stage)
+
     assert workspace.repro() == {"plot"}, "what was recovered does not run again"
-    assert recorded(workspace) == undisturbed
+    assert recorded_hashes(workspace) == undisturbed

@@ -1,5 +1,6 @@
 """The test split: what fetch writes of it, and that no other stage reads it."""
 
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -85,18 +86,23 @@ def test_a_test_split_that_is_no_longer_asked_for_is_gone(project):
 def test_fetching_twice_gives_the_same_bytes(project):
     fetch(TEST_DOCUMENTS)
     before = files_below(RAW)
+
     fetch(TEST_DOCUMENTS)
+
     assert files_below(RAW) == before
 
 
 def test_fetch_prints_the_test_split(project, capsys):
     fetch(TEST_DOCUMENTS)
+
     assert f"test: {TEST_DOCUMENTS} documents, " in capsys.readouterr().out
 
 
 def test_too_many_test_documents_are_refused_and_nothing_is_written(project, capsys):
     change_params(Path(), {f"{SPLIT}.test_documents": 80})
+
     status = fetch_main(FETCH)
+
     refused(status, capsys.readouterr().err, 3, "fetch.split.test_documents is 80", "lower it")
     assert not RAW.exists()
 
@@ -104,23 +110,34 @@ def test_too_many_test_documents_are_refused_and_nothing_is_written(project, cap
 @pytest.mark.parametrize("number", [0, -1, 0.5, "many"])
 def test_a_number_of_test_documents_that_is_none_is_refused(project, capsys, number):
     change_params(Path(), {f"{SPLIT}.test_documents": number})
-    refused(fetch_main(FETCH), capsys.readouterr().err, 2, f"{SPLIT}.test_documents")
+
+    status = fetch_main(FETCH)
+
+    refused(status, capsys.readouterr().err, 2, f"{SPLIT}.test_documents")
 
 
 @pytest.mark.parametrize("of", ["train", "validation"])
 def test_a_slice_of_the_test_split_is_refused(project, capsys, of):
     """A source of the Hub may have a split of this name, on which it was usual to validate."""
-    files = {"train": ["a.parquet"], "test": ["b.parquet"]}
-    hub = {"kind": "hub", "repo": "o/n", "revision": "main", "files": files, "column": "text"}
+    hub = {
+        "kind": "hub",
+        "repo": "o/n",
+        "revision": "main",
+        "files": {"train": ["a.parquet"], "test": ["b.parquet"]},
+        "column": "text",
+    }
     change_params(Path(), {"sources.local.fetch": hub, f"sources.local.{of}.split": "test"})
+
     status = fetch_main(FETCH)
+
     refused(status, capsys.readouterr().err, 2, f"sources.local.{of}.split is 'test'", "another name")
 
 
 def test_verify_finds_a_damaged_test_split(project):
     fetch(TEST_DOCUMENTS)
-    (link,) = (link for link in links_of_text() if link.entry == "test.sha256")
-    assert [finding.fault for finding in check_link(link, Digests(), "advice")] == [None]
+    (link,) = [link for link in links_of_text() if link.entry == "test.sha256"]
+    (finding,) = check_link(link, Digests(), "advice")
+    assert finding.fault is None
 
     (RAW / "test.parquet").write_bytes(b"other bytes")
 
@@ -131,32 +148,37 @@ def test_verify_finds_a_damaged_test_split(project):
 # Sources that bring a test split of their own, and mixtures.
 
 DOCUMENTS = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" for i in range(12)]
-
-
-def slices_of_source():
-    return ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
+WITHOUT_TEST = {"train": DOCUMENTS[:8], "validation": DOCUMENTS[8:10]}
+WITH_TEST = WITHOUT_TEST | {"test": DOCUMENTS[10:]}
+WHOLE_SPLITS = ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
 
 
 def test_a_split_named_test_of_a_repository_is_held_out(tmp_path):
-    fetched = write_fetched(tmp_path, train=DOCUMENTS[:8], validation=DOCUMENTS[8:10], test=DOCUMENTS[10:])
-    parts = parts_of_source("s", slices_of_source(), tmp_path, fetched)
+    fetched = write_fetched(tmp_path, **WITH_TEST)
+
+    parts = parts_of_source("s", WHOLE_SPLITS, tmp_path, fetched)
+
     assert [part.output_split for part in parts] == ["validation", "test", "train"]
 
 
 def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
     """A source with weight 0 is tested too, as it is validated; one without a test split is not."""
-    splits = {"train": DOCUMENTS[:8], "validation": DOCUMENTS[8:10], "test": DOCUMENTS[10:]}
-    found = {}
-    for name in ("a", "b", "c"):
-        own = splits if name != "b" else {"train": DOCUMENTS[:8], "validation": DOCUMENTS[8:10]}
-        found[name] = slices_of_source(), tmp_path / name, write_fetched(tmp_path / name, name, **own)
+    fetched = {}
+    for name, splits in {"a": WITH_TEST, "b": WITHOUT_TEST, "c": WITH_TEST}.items():
+        folder = tmp_path / name
+        manifest = write_fetched(folder, name, **splits)
+        fetched[name] = (WHOLE_SPLITS, folder, manifest)
 
-    parts = parts_of_mixture(found, {"a": 1.0, "b": 1.0, "c": 0.0})
+    parts = parts_of_mixture(fetched, {"a": 1.0, "b": 1.0, "c": 0.0})
 
     assert [(part.output_split, part.source) for part in parts] == [
-        *[("validation", name) for name in "abc"],
-        *[("test", name) for name in "ac"],
-        *[("train", name) for name in "ab"],
+        ("validation", "a"),
+        ("validation", "b"),
+        ("validation", "c"),
+        ("test", "a"),
+        ("test", "c"),
+        ("train", "a"),
+        ("train", "b"),
     ]
 
 
@@ -171,10 +193,17 @@ def made(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("held_out") / "made")
 
 
+def written_files() -> dict[str, bytes]:
+    """Return path → bytes of all that the stages write, but for the test split itself."""
+    found = {}
+    for name in ("data", "metrics", "plots"):
+        found |= {f"{name}/{path}": content for path, content in files_below(Path(name)).items()}
+    return {path: found[path] for path in found if not path.startswith(("data/local/", "data/raw/test"))}
+
+
 def results() -> dict[str, bytes]:
     """Return path → bytes of all that the stages after fetch write."""
-    written = files_below(Path("data")) | files_below(Path("metrics")) | files_below(Path("plots"))
-    return {path: content for path, content in written.items() if not path.startswith(("raw/", "local/"))}
+    return {path: content for path, content in written_files().items() if not path.startswith("data/raw/")}
 
 
 def test_no_stage_reads_the_test_split(made, tmp_path, monkeypatch):
@@ -189,8 +218,10 @@ def test_no_stage_reads_the_test_split(made, tmp_path, monkeypatch):
 
 def test_no_output_but_the_split_itself_has_text_of_it(made, tmp_path, monkeypatch):
     work_in_copy(monkeypatch, made, tmp_path / "project")
-    texts = [text.split(":")[1].split(",")[0].encode() for text in texts_of("test")]
-    others = files_below(Path("data")) | files_below(Path("metrics")) | files_below(Path("plots"))
-    outputs = {path: content for path, content in others.items() if not path.startswith(("local/", "raw/test"))}
-    assert "raw/train.parquet" in outputs
-    assert [path for path, content in outputs.items() if any(text in content for text in texts)] == []
+    numbers = [re.search(r":( \d+ and \d+),", text)[1].encode() for text in texts_of("test")]
+
+    written = written_files()
+
+    assert "data/raw/train.parquet" in written
+    for path, content in written.items():
+        assert not [number for number in numbers if number in content], path

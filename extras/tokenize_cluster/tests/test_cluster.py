@@ -36,11 +36,18 @@ def write_raw(files) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm.text.raw_files.GROUP_CHARS", 1)
         patch.setattr("lm.text.parquet.GROUP_CHARS", 10**9)
-        batches = (measured(pa.record_batch({"text": pa.array(texts, pa.large_string())})) for texts in files)
-        rows = tag_rows((keep_rows(each, each[1] > 0) for each in batches if each[1].any()), 0)
-        Path("data/raw").mkdir(parents=True, exist_ok=True)
-        entry = write_split(Path("data/raw"), "text", rows, ["test"])
-    write_manifest(Path("data/raw"), "test", {"test": {}}, {"text": entry}, {})
+        raw = Path("data/raw")
+        raw.mkdir(parents=True, exist_ok=True)
+        rows = tag_rows(map(rows_of, filter(any, files)), 0)
+        entry = write_split(raw, "text", rows, ["test"])
+    write_manifest(raw, "test", {"test": {}}, {"text": entry}, {})
+
+
+def rows_of(texts: list[str]):
+    """Return the rows of documents, without those that have no text."""
+    rows = measured(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
+    _, sizes = rows
+    return keep_rows(rows, sizes > 0)
 
 
 def set_slice(start_char: int, num_chars: int | None) -> None:
