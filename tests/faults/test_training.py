@@ -42,46 +42,61 @@ def replace_in(name: str, old: str, new: str) -> None:
 
 def test_a_change_starts_a_run_of_its_own_and_changing_back_resumes(workspace, undisturbed):
     """What else counts, and that explanations do not, is tested in tests/lm/train/test_fingerprint.py."""
-    stop_after(3)
-    for name, change in {
+    changes = {
         "a parameter": lambda: workspace.change(**{"train.peak_lr": 0.001}),
         "data": change_data,
         "code": lambda: replace_in(CODE, "* 0.2 * math.sqrt", "* 0.21 * math.sqrt"),
-    }.items():
+    }
+    stop_after(3)
+
+    for name, change in changes.items():
         with restored("params.yaml", "train.bin", "train.json", CODE):
             change()
             ended = run_stage(in_state, 1, die_at, "torch.save", 1, "before")
-        assert ended.code == -signal.SIGKILL and "resumed" not in ended.out, name
+        assert ended.code == -signal.SIGKILL, name
+        assert "resumed" not in ended.out, name
+
     check_rerun(undisturbed, "resumed at step 3 ")
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best_weights(workspace):
     workspace.change(**{"train.peak_lr": 1e30, "train.divergence_nats": None})
     set_runtime(checkpoint_every_s=3600)
-    for _ in range(2):
-        ended = run_stage()
+    first = run_stage()
+    again = run_stage()
+
+    for ended in (first, again):
         words = ("training diverged at step 1: loss ", ", windows [", "lower train.peak_lr")
         refused(ended.code, ended.err, 6, *words)
     state = load_newest_checkpoint(only_run())
-    assert (state["step"], state["best_step"]) == (1, 0)
+    assert state["step"] == 1
+    assert state["best_step"] == 0
     assert all(weight.isfinite().all() for weight in state["best_weights"].values())
     json.loads(Path("metrics/train.json").read_text(), parse_constant=pytest.fail)
 
 
 def test_a_run_that_diverged_does_not_go_on_past_it(workspace):
     workspace.change(**{"train.peak_lr": 3.0, "train.divergence_nats": 0.1})
+
     first = run_stage()
     second = run_stage()
+
     refused(first.code, first.err, 6, "training diverged at step 4: loss ")
     assert first.sentence == second.sentence
 
 
-LENGTHS = ("batch_tokens", "micro_batch_tokens", "max_tokens")
-
-
 def test_what_cannot_fit_is_refused_before_anything_is_computed(workspace):
-    workspace.change(**{f"train.{name}": 1 << 40 for name in LENGTHS}, **{"train.warmup_steps": 0})
+    too_many = 1 << 40
+    one_step = {
+        "train.batch_tokens": too_many,
+        "train.micro_batch_tokens": too_many,
+        "train.max_tokens": too_many,
+        "train.warmup_steps": 0,
+    }
+    workspace.change(**one_step)
+
     ended = run_stage()
+
     assert ended.out == ""
     refused(ended.code, ended.err, 5, "GiB, ", "GiB are free; lower train.micro_batch_tokens")
 
@@ -94,11 +109,27 @@ def limit_memory(more_bytes: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="the limit on memory is Linux's")
 def test_a_failed_allocation_proposes_a_smaller_micro_batch_which_fits(workspace):
-    tokens = dict.fromkeys([f"train.{name}" for name in (*LENGTHS, "eval_every_tokens")], 1 << 19)
-    workspace.change(**tokens, **{"train.warmup_steps": 0, "train.numerics": "fast", "train.dtype": "float32"})
+    large = 1 << 19
+    one_large_step = {
+        "train.batch_tokens": large,
+        "train.micro_batch_tokens": large,
+        "train.max_tokens": large,
+        "train.eval_every_tokens": large,
+        "train.warmup_steps": 0,
+        "train.numerics": "fast",
+        "train.dtype": "float32",
+    }
+    smaller = {
+        "train.micro_batch_tokens": 512,
+        "train.batch_tokens": 4096,
+        "train.max_tokens": 4096,
+    }
+    workspace.change(**one_large_step)
+
     ended = run_stage(limit_memory, 60 << 20)
+
     refused(ended.code, ended.err, 5, "out of memory", "lower train.micro_batch_tokens")
     shutil.rmtree(".runs")
-    workspace.change(**{"train.micro_batch_tokens": 512, "train.batch_tokens": 4096, "train.max_tokens": 4096})
+    workspace.change(**smaller)
     ended = run_stage(limit_memory, 60 << 20)
     assert ended.code == 0, ended.err

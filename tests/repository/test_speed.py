@@ -14,7 +14,16 @@ from support import ROOT
 from support.fixtures import COSTLY_FILES, IMPORTED_AT_COLLECTION
 from support.model_cases import build
 
-NOT_IMPORTED = {"datasets", "dvc", "huggingface_hub", "pandas", "pyarrow", "tiktoken", "tokenizers", "transformers"}
+NOT_IMPORTED = {
+    "datasets",
+    "dvc",
+    "huggingface_hub",
+    "pandas",
+    "pyarrow",
+    "tiktoken",
+    "tokenizers",
+    "transformers",
+}
 
 
 class Largest(TorchDispatchMode):
@@ -24,29 +33,37 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         result = function(*arguments, **(options or {}))
-        for part in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(part, torch.Tensor):
-                self.elements = max(self.elements, part.numel())
+        results = result if isinstance(result, tuple | list) else [result]
+        for each in results:
+            if isinstance(each, torch.Tensor):
+                self.elements = max(self.elements, each.numel())
         return result
 
 
 @pytest.mark.parametrize("vocab_size", [50_257, 262_144])
 def test_the_logits_of_the_loss_are_bounded_whatever_the_vocabulary(vocab_size):
     """The (B·T, V) logits never exist at once, forward or backward. Fake tensors have a shape and need no memory."""
+    B, T = 16, 64
+    assert MAX_LOGITS < B * T * 262_144
     config = dataclasses.replace(build(300).config, vocab_size=vocab_size)
+
     with FakeTensorMode():
         model = Gemma3Model(config)
-        ids = torch.zeros(16, 64, dtype=torch.int64)
+        ids = torch.zeros(B, T, dtype=torch.int64)
         with Largest() as found:
             model.loss(ids, ids).backward()
-    rows = min(MAX_LOGITS // vocab_size, 16 * 64)
-    assert found.elements == rows * vocab_size <= MAX_LOGITS < 16 * 64 * 262_144
+
+    rows = min(MAX_LOGITS // vocab_size, B * T)
+    assert found.elements == rows * vocab_size
+    assert found.elements <= MAX_LOGITS
 
 
 def test_the_train_stage_imports_no_slow_package():
     """Each of them would delay the start of every run."""
     code = f"import sys, train; print(*({NOT_IMPORTED!r} & sys.modules.keys()))"
+
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
+
     assert done.stdout.split() == []
 
 
@@ -56,8 +73,11 @@ def test_the_collection_of_tests_imports_no_slow_package(request):
 
 
 def test_costly_files_run_first(request):
-    assert [name for name in COSTLY_FILES if not (ROOT / name).is_file()] == []
-    order = [item.path.relative_to(ROOT).as_posix() for item in request.session.items]
-    files = list(dict.fromkeys(order))
+    file_of_each_test = [item.path.relative_to(ROOT).as_posix() for item in request.session.items]
+    files = list(dict.fromkeys(file_of_each_test))
+
     collected = [name for name in COSTLY_FILES if name in files]
+
     assert files[: len(collected)] == collected
+    for name in COSTLY_FILES:
+        assert (ROOT / name).is_file(), name

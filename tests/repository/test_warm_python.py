@@ -61,7 +61,8 @@ def test_an_exception_and_a_kill_end_it_as_they_end_python(programs, folder):
     raised = run(f"{programs}/python", "scripts/script.py", "raise", COLOUR="red")
     killed = run(f"{programs}/python", "scripts/script.py", "kill", COLOUR="red")
 
-    assert (raised.returncode, raised.stderr.splitlines()[-1]) == (1, "ValueError: wrong")
+    assert raised.returncode == 1
+    assert raised.stderr.splitlines()[-1] == "ValueError: wrong"
     assert killed.returncode == -signal.SIGKILL
 
 
@@ -87,4 +88,5 @@ def test_dvc_runs_its_stages_with_this_python(programs, folder):
 
     done = run(f"{programs}/dvc", "repro", **environment)
 
-    assert done.returncode == 0 and f"{folder} __main__ True a neighbour red\n" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert f"{folder} __main__ True a neighbour red\n" in done.stdout

@@ -52,12 +52,14 @@ def test_every_wrong_value_of_every_stage_is_one_line(folder, capsys):
     assert main([]) == 0
     for file, name, value, _ in CASES:
         change_params(folder, {name: value}, file)
+
     status = main([])
+
     said = capsys.readouterr().err
     assert status == 2
+    assert len(said.splitlines()) == len(CASES)
     for file, _, _, sentence in CASES:
         assert f"{file}: {sentence}" in said
-    assert len(said.splitlines()) == len(CASES)
 
 
 REBUILD = "python src verify --retrain STEP --weights data/start"
@@ -98,9 +100,19 @@ def test_a_folder_that_a_run_can_start_from_is_accepted(folder, names):
 @pytest.mark.parametrize("name", USED)
 def test_a_name_that_selects_nothing_is_refused_with_the_known_ones(folder, capsys, name):
     change_params(folder, {name: "nope"})
-    refused(main([]), capsys.readouterr().err, 2, "nope is missing; there are: ")
+
+    status = main([])
+
+    refused(status, capsys.readouterr().err, 2, "nope is missing; there are: ")
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_name_that_is_a_number_is_refused(folder, capsys, name):
     change_params(folder, {name: 5})
-    refused(main([]), capsys.readouterr().err, 2, f"{name} is 5, not a string")
+
+    status = main([])
+
+    refused(status, capsys.readouterr().err, 2, f"{name} is 5, not a string")
 
 
 # Metrics of a former run.
