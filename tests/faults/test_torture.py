@@ -12,7 +12,10 @@ from support import ROOT
 
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs Linux and a C compiler")
 def test_a_token_file_and_a_folder_survive_every_power_cut():
-    command = [sys.executable, ROOT / "benchmarks" / "torture" / "crash_states.py", "--sample"]
-    paths = os.pathsep.join(str(ROOT / name) for name in ("src", "tests"))
-    ended = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True)
+    program = ROOT / "benchmarks" / "torture" / "crash_states.py"
+    modules = f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"
+    environment = os.environ | {"PYTHONPATH": modules}
+
+    ended = subprocess.run([sys.executable, program, "--sample"], env=environment, capture_output=True, text=True)
+
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -35,7 +35,8 @@ stages:
 
 def commands_of(page: str, pattern: str) -> list[str]:
     """Return the lines of the first block of a page that begins with the pattern, without their comments."""
-    block = re.search(rf"^```bash \w+\n((?:{pattern}).*?)^```", (ROOT / page).read_text(), re.M | re.S)[1]
+    text = (ROOT / page).read_text()
+    block = re.search(rf"^```bash \w+\n((?:{pattern}).*?)^```", text, re.M | re.S)[1]
     return [line.partition("  #")[0].strip() for line in block.splitlines()]
 
 
@@ -45,11 +46,17 @@ def workspace(tmp_path) -> Workspace:
     workspace = Workspace.__new__(Workspace)
     workspace.folder = tmp_path / "ws"
     path = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    workspace.environment = {**os.environ, "PATH": path}
+    workspace.environment = os.environ | {"PATH": path}
     for folder in ("data", "metrics", "plots"):
         (workspace.folder / folder).mkdir(parents=True)
-    files = {"work.py": STAGE, "dvc.yaml": PIPELINE, "params.yaml": "seed: 1\n"}
-    for name, content in {**files, "presets.yaml": "tokenizers:\n", "sources.yaml": "sources:\n"}.items():
+    files = {
+        "work.py": STAGE,
+        "dvc.yaml": PIPELINE,
+        "params.yaml": "seed: 1\n",
+        "presets.yaml": "tokenizers:\n",
+        "sources.yaml": "sources:\n",
+    }
+    for name, content in files.items():
         (workspace.folder / name).write_text(content)
     workspace.run("git", "init", "-q", "-b", "main")
     workspace.run("dvc", "init", "-q")
@@ -83,21 +90,28 @@ def test_the_files_come_back_after_an_experiment_was_killed(workspace):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert "## HEAD (no branch)" in workspace.run("git", "status", "--porcelain", "--branch").stdout
+
     follow(workspace, commands_of("docs/resume.md", "git switch"))
+
     check_that_the_first_run_is_back(workspace, " M presets.yaml")
 
 
 def test_a_merge_of_two_branches_that_both_ran_ends_with_one_run(workspace):
-    """One has another seed, the other one other code, so that only what a run writes has conflicts."""
+    """Only what a run writes has conflicts."""
     workspace.run("git", "restore", "presets.yaml")
+
+    # The other branch has another seed.
     workspace.run("git", "switch", "-qc", "other")
     (workspace.folder / "params.yaml").write_text("seed: 2\n")
     workspace.run("dvc", "repro", "-q")
     workspace.commit("other")
+
+    # Ours has other code.
     workspace.run("git", "switch", "-q", "main")
     (workspace.folder / "work.py").write_text(STAGE.replace('{"seed": seed}', '{"seed": seed + 10}'))
     workspace.run("dvc", "repro", "-q")
     workspace.commit("ours")
+
     merge = workspace.run("git", "merge", "other", check=False)
     assert "conflict in dvc.lock" in merge.stdout
     workspace.environment["GIT_EDITOR"] = "true"

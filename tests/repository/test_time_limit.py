@@ -38,13 +38,15 @@ def test_a_hanging_test_is_ended_with_its_name(tmp_path):
     (tmp_path / "conftest.py").write_text("from support.fixtures import pytest_collection_modifyitems\n")
     (tmp_path / "test_hangs.py").write_text(TESTS)
     # One process: a limit of two seconds can end a busy worker of xdist in the middle of a report, and then all wait.
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:xdist"]
-    command += ["-o", "timeout=2", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    pytest = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
+    options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-o", "timeout=2"]
+
+    done = subprocess.run([*pytest, *options, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True)
+
     assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    for name in ("test_waits_for_a_process", "test_waits_for_a_lock"):
-        assert [line for line in failed if f"::{name}" in line], done.stdout
+    failed = "".join(line for line in done.stdout.splitlines() if line.startswith("FAILED"))
+    assert "::test_waits_for_a_process" in failed
+    assert "::test_waits_for_a_lock" in failed
     assert done.stdout.count("Timeout (>2.0s) from pytest-timeout") >= 2
 
 

@@ -9,9 +9,9 @@ import sys
 
 def main(address: str, program: str, *arguments: str) -> None:
     is_script = bool(arguments) and not arguments[0].startswith("-")
-    is_taken = is_script or not program.endswith("python")
+    is_known_by_server = is_script or not program.endswith("python")
     with socket.socket(socket.AF_UNIX) as connection:
-        if not is_taken or not ask(connection, address, program, arguments):
+        if not is_known_by_server or not ask(connection, address, program, arguments):
             os.execv(program, [program, *arguments])
 
         # Pass on signals to the process that the server has begun.
@@ -29,20 +29,23 @@ def main(address: str, program: str, *arguments: str) -> None:
 
 def ask(connection: socket.socket, address: str, program: str, arguments: tuple[str, ...]) -> bool:
     """Ask for a process; return whether the server begins one."""
+    umask = os.umask(0o022)  # the only way to read it
+    os.umask(umask)
     request = {
         "program": program,
         "arguments": arguments,
         "folder": os.getcwd(),
-        "umask": os.umask(0o022),
+        "umask": umask,
         "environment": dict(os.environ),
     }
-    os.umask(request["umask"])
     content = json.dumps(request).encode()
+    length = len(content).to_bytes(8, "big")
+    standard_streams = [0, 1, 2]
     try:
         connection.connect(address)
     except OSError:
         return False
-    socket.send_fds(connection, [len(content).to_bytes(8, "big")], [0, 1, 2])
+    socket.send_fds(connection, [length], standard_streams)
     connection.sendall(content)
     return connection.recv(2, socket.MSG_WAITALL) == b"ok"
 

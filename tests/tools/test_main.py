@@ -9,26 +9,33 @@ from support.refusal import refused
 
 
 def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, env={**os.environ, **environment}
-    )
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, env=os.environ | environment)
 
 
 def test_help_is_printed_on_a_terminal_that_lacks_characters():
     done = python("src", "--help", PYTHONIOENCODING="latin-1")
-    assert done.returncode == 0 and b"check_parameters" in done.stdout
+
+    assert done.returncode == 0
+    assert b"check_parameters" in done.stdout
 
 
 def test_help_ends_quietly_with_its_reader():
-    done = subprocess.run(["bash", "-c", f"'{sys.executable}' src --help | head -1"], cwd=ROOT, capture_output=True)
-    assert done.stdout.startswith(b"usage: python src TOOL") and done.stderr == b""
+    first_line = f"'{sys.executable}' src --help | head -1"
+
+    done = subprocess.run(["bash", "-c", first_line], cwd=ROOT, capture_output=True)
+
+    assert done.stdout.startswith(b"usage: python src TOOL")
+    assert done.stderr == b""
 
 
 def test_a_python_without_the_packages_is_told_to_activate_the_environment():
     done = python("-S", "-E", "src", "check_parameters")
+
     refused(done.returncode, done.stderr.decode(), 2, "has no package ruamel", "`source .venv/bin/activate`")
 
 
 def test_a_stage_that_cannot_import_the_library_is_told_why():
     done = python("src", "check_parameters", PYTHONSAFEPATH="1", DVC_STAGE="fetch")
+
     refused(done.returncode, done.stderr.decode(), 5, "PYTHONSAFEPATH is set", "unset it")
