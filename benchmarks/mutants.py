@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant("learning rate", "src/lm/train/step.py", "return min(warmup, scheduled)", "return scheduled",
            "lm/train/test_train_properties.py"),
     Mutant("clipping", STEP, "nn.utils.clip_grads_with_norm_(parameters, params.grad_clip, norm)",
-           "nn.utils.clip_grads_with_norm_(parameters, 2 * params.grad_clip, norm)", "lm/train/test_step.py -k golden"),
+           "nn.utils.clip_grads_with_norm_(parameters, 2 * params.grad_clip, norm)", "lm/train/test_step.py -k limit"),
     Mutant("finite losses", STEP, "    if not (math.isfinite(loss) and math.isfinite(grad_norm)):\n",
            "    if False:\n", "lm/train/test_step.py -k not_finite"),
     Mutant("mean over ranks", "src/lm/train/ranks.py", "            dist.all_reduce(flat)\n", "",

@@ -415,6 +415,31 @@ def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(worksp
     assert sum(last_saves_s) <= 1.01 * all_saves_s
 
 
+def test_checkpoints_are_as_far_apart_as_asked(workspace, monkeypatch):
+    now_s = 0.0
+    saved = []
+    save_checkpoint = train_stage.checkpoints.save_checkpoint
+    update_weights = train_stage.step.update_weights
+
+    def update(*arguments):
+        nonlocal now_s
+        now_s += 1
+        update_weights(*arguments)
+
+    def save(run, step, *others):
+        saved.append(step)
+        save_checkpoint(run, step, *others)
+
+    monkeypatch.setattr(train_stage.step, "update_weights", update)
+    monkeypatch.setattr(train_stage.checkpoints, "save_checkpoint", save)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    set_runtime(checkpoint_every_s=5, keep_checkpoints=0)
+
+    train()
+
+    assert saved == [6, 12, 18], "of 20 steps of a second each"
+
+
 @pytest.fixture
 def flushed():
     """A library has set the processor to replace subnormal numbers by zero."""
@@ -504,6 +529,9 @@ def test_patience_stops_the_run_early(workspace, capsys):
     assert steps < 20
     assert f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
     assert record["training"]["epochs"] == steps * BATCH_TOKENS / 3000, "those of the run, not of the plan"
+    flops = flops_per_token(ModelConfig(**record["config"]), 32)["total"]
+    assert record["training"]["training_flops"] == pytest.approx(flops * steps * BATCH_TOKENS)
+    assert read_json(Path("metrics/train.json"))["tokens_seen"] == steps * BATCH_TOKENS
     assert list(record["kept_weights"]) == ["step-000000000"], "the run did not reach the other step"
 
 

@@ -237,6 +237,16 @@ def test_json_has_the_numbers_of_the_metrics(compare):
     assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
 
 
+def test_json_has_p_before_and_after_the_correction_for_several_runs(compare):
+    (alone,) = read_document(compare("base", "vocab", "--json").output)["comparisons"]
+
+    among_two, _ = read_document(compare("base", "vocab", "workspace", "--json").output)["comparisons"]
+
+    p_value = alone["documents"]["p_value"]
+    assert among_two["documents"]["p_value"] == p_value
+    assert among_two["documents"]["p_value_holm"] > p_value
+
+
 def test_a_required_verdict_decides_the_exit_status(compare):
     verdicts = {}
     for a, b in (("base", "vocab"), ("vocab", "base")):
