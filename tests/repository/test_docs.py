@@ -11,7 +11,6 @@ import importlib
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ from lm.core.params import find_problems, read_yaml
 from lm.text.slices import AnySlice, Slice
 from lm.text.sources.kinds import AnyFetch
 from support import ROOT
-from support.workspace import LEFT_OUT, Workspace
+from support.workspace import Workspace
 
 BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
 MARKED = re.compile(r"^<!-- figures:[\w-]+ -->\n.*?^<!-- end -->$", re.M | re.S)
@@ -93,8 +92,7 @@ LONG_PAGES = sorted({block.page for block in OF_OTHER_PAGES if is_long(block)})
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, finished):
     workspace = Workspace(tmp_path_factory.mktemp("docs"), finished)
-    for name in LEFT_OUT:  # docs/benchmarks.md asks DVC for these stages
-        shutil.copy2(ROOT / name, workspace.folder / name)
+    workspace.copy_stages_of_benchmarks()  # docs/benchmarks.md asks for their state
     workspace.commit()
     return workspace
 

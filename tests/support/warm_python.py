@@ -125,7 +125,10 @@ def receive(connection: socket.socket) -> tuple[dict, list[int]]:
     content, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     length, content = int.from_bytes(content[:8], "big"), content[8:]
     while len(content) < length:
-        content += connection.recv(1 << 16)
+        part = connection.recv(1 << 16)
+        if not part:
+            raise ConnectionError("the client has ended")
+        content += part
     return json.loads(content), descriptors
 
 

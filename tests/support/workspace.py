@@ -99,6 +99,11 @@ class Workspace:
         }
         self.environment.pop("DVC_ROOT", None)
 
+    def copy_stages_of_benchmarks(self) -> None:
+        """Copy the stages of benchmarks/, which the copy lacks."""
+        for name in LEFT_OUT:
+            shutil.copy2(ROOT / name, self.folder / name)
+
     def change(self, **values) -> None:
         """Change parameters, presets too: `change(**{"train.seq_len": 16})`; a missing section is created."""
         change_params(self.folder, values)
