@@ -76,19 +76,8 @@ def sample() -> str:
 
 def shortened(printed: str) -> str:
     """Return what `python src compare` prints, without the names of the files."""
-    if printed.startswith("# "):  # recorded when it printed the whole report
-        return shortened_report(printed)
     lines = [line for line in printed.splitlines() if not line.startswith("written: ")]
     return "\n".join(lines)
-
-
-def shortened_report(report: str) -> str:
-    """Return the lines of a report that say whether two runs differ."""
-    heading, noise, said = report[report.index("\n## ") + 1 :].split("\n\n")[:3]
-    noise = [line for line in noise.splitlines()[:3] if not line.startswith("|-")]
-    shown = ("- Documents:", "- Seeds:")
-    said = [line for line in said.splitlines() if line.startswith(shown) or "differs" in line]
-    return "\n".join([heading, *noise, *said])
 
 
 def experiment(name: str) -> str:
