@@ -130,6 +130,7 @@ def test_a_stage_is_told_all_code_that_its_scripts_import(graph, modules, name):
 def test_dvc_runs_the_pipeline_at_the_top_alone_by_default(tmp_path, finished):
     workspace = Workspace(tmp_path / "workspace", finished)
     workspace.copy_stages_of_benchmarks()
+    workspace.commit()
 
     for command in ("repro --dry", "metrics show", "params diff", "exp show --only-changed"):
         printed = workspace.run("dvc", *command.split()).stdout
