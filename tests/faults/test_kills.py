@@ -241,7 +241,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(workspace, un
 def fail_in_a_thread_and_rest(step: int) -> None:
     """A sabotage: a thread cannot write the checkpoint of this step, and has the time of two steps to find that out."""
     beside_training(in_state, step, limit_files, 4096)
-    at_step(step + 2, lambda: time.sleep(1))
+    at_step(step + 2, lambda: time.sleep(3))
 
 
 def test_a_run_does_not_go_on_after_a_checkpoint_that_a_thread_cannot_write(workspace):

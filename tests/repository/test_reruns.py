@@ -73,6 +73,8 @@ def test_every_change_reruns_exactly_what_depends_on_it(changed):
 
 @pytest.mark.slow
 def test_the_same_text_from_elsewhere_is_fetched_again(changed):
+    changed.write_own_text(300)
+    changed.repro()
     path = changed.folder / "data" / "local" / "7.txt"
     path.rename(path.with_name("007.txt"))
 

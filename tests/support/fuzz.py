@@ -19,9 +19,7 @@ from lm.tokenizer.load import Tokenizer, well_formed
 SPECIAL = ["<|endoftext|>", "<|fim_prefix|>", "<bos>", "<eos>", "<start_of_turn>", "<0x0A>", "▁", "Ġ", "\0", "\ufeff"]
 CONTRACTIONS = ["'s", "'t", "'ll", "'ve", "'re", "'d", "'m", "'S", "'LL", "’s", "''", "'", "''s", "'l", "'v", "don't"]
 ASCII_SPACES = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\x0b", "\x0c", "\x1c"]
-OTHER_SPACES = [
-    *("\x85", "\u00a0", "\u1680", "\u2003", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\u180e"),
-]
+OTHER_SPACES = list("\x85\u00a0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\u200b\u180e")
 NUMBERS = ["0", "1234567", "٣", "Ⅷ", "½", "²", "⑳"]
 WORDS = ["the", " the", "Hello", " World", "camelCase", "snake_case", "ALLCAPS", "é", "e\u0301", "ß", "ſ", "İ", "ǅ"]
 SYMBOLS = ["!?", "...", "//", "{", "};", "_", "->", "::", "#include"]

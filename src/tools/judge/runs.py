@@ -110,7 +110,7 @@ def link(file: Path, to: Path) -> None:
 def read_experiment(commit: Commit, seed: int) -> Revision:
     """Return the experiment of a commit and a seed; IntegrityError if its files are not those of a run of this commit.
 
-    Whether each file has the hash that dvc.lock records is checked as it is read.
+    Reading a file checks that it has the hash that dvc.lock records.
     """
     name = name_of(commit, seed)
     reference = str(reference_of(commit, seed))
