@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from lm.core.files import read_json
 from lm.core.params import find_problems, read_yaml
 from lm.text.slices import AnySlice, Slice
 from lm.text.sources.kinds import AnyFetch
@@ -351,3 +352,14 @@ def test_names_for_other_code_can_be_imported():
         module = importlib.import_module(module_name)
         for name in re.findall(r"`(\w+)`", names):
             assert hasattr(module, name), f"{module_name}.{name}"
+
+
+def test_the_digest_that_the_pages_expect_is_the_committed_one():
+    golden = read_json(ROOT / "metrics" / "golden_bits.json")
+    weights = golden["short"]["weights"]
+    last = weights[max(weights, key=int)]
+    texts = [(ROOT / name).read_text() for name in ("docs/reproducibility.md", "src/tools/prove/cli.py")]
+
+    digests = [digest for text in texts for digest in re.findall(r"--run short --expect ([0-9a-f]+)", text)]
+
+    assert digests == [last] * 3

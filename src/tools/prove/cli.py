@@ -3,7 +3,7 @@
     python src prove                 # about a minute: 100 steps of a model of four layers
     python src prove --run short     # seconds: 20 steps of a smaller one
     python src prove --record        # also add this processor to the committed list of those that were seen
-    python src prove --run short --expect ecf70ec8ce03    # compare with a digest, for `git bisect run`
+    python src prove --run short --expect 79c6aa73cfb1    # compare with a digest, for `git bisect run`
     python src prove --params --write                     # before an upgrade: write the bits of your own run
     python src prove --params                             # after it: compare with them
     python src prove --twice         # the whole committed pipeline, twice from scratch: metrics/repro.json
