@@ -13,7 +13,6 @@ cd "$(dirname "$0")/../.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
 
 state_of_queue() { dvc queue status | awk -v prefix="^$prefix-" '$2 ~ prefix { print $2, $NF }'; }
-count() { grep -cE " ($1)\$" <<<"$states" || true; }
 
 former=$(dvc exp list --all-commits --name-only | grep "^$prefix-" || true)
 [ -z "$former" ] || dvc exp remove --quiet $former
@@ -25,17 +24,10 @@ while read -r name options; do
 	dvc exp run --queue --name "$prefix-$name" $options </dev/null
 done <"$list"
 
-states=$(state_of_queue)
-total=$(count Queued)
-dvc queue start --jobs 2
-until [ "$(count 'Success|Failed')" -eq "$total" ]; do
-	sleep 15
-	states=$(state_of_queue) || continue # two readers of the queue can collide
-	echo "$(date +%T)  $(count Success) of $total done, $(count Running) running, $(count Failed) failed"
-done
-dvc queue stop --quiet # stop workers that are still waiting
-if [ "$(count Failed)" -gt 0 ]; then
-	echo "failed, see \`dvc queue logs NAME\`:" $(awk '$2 == "Failed" { print $1 }' <<<"$states") >&2
+dvc queue start --jobs 2 | cat # wait until its workers have ended
+failed=$(state_of_queue | awk '$2 != "Success"')
+if [ -n "$failed" ]; then
+	echo "not finished, see \`dvc queue logs NAME\`:" $failed >&2
 	exit 1
 fi
 "$@"

@@ -121,3 +121,20 @@ def test_a_merge_of_two_branches_that_both_ran_ends_with_one_run(workspace):
     assert workspace.run("git", "status", "--porcelain").stdout == ""
     assert (workspace.folder / "metrics" / "train.json").read_text() == '{"seed": 12}'
     assert "up to date" in workspace.run("dvc", "status").stdout
+
+
+@pytest.mark.slow
+def test_the_wait_for_a_queue_ends_also_after_a_stop_without_a_worker(workspace):
+    """The stop ends the next worker after its first runs; the page says to start again then."""
+    queue, *_, start, status = commands_of("docs/experiments.md", "dvc exp run --queue")
+    (wait,) = commands_of("docs/experiments.md", "until dvc queue")
+    follow(workspace, ["dvc queue stop", queue.replace("train.seed", "seed")])
+
+    follow(workspace, [start])
+    after_stop = workspace.run("bash", "-euc", status).stdout
+    follow(workspace, [start])
+    at_the_end = workspace.run("bash", "-euc", status).stdout
+
+    assert "0 active, 0 idle" in after_stop
+    assert at_the_end.count("Success") == 5
+    follow(workspace, [wait])

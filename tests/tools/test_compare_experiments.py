@@ -21,6 +21,7 @@ from support.json_documents import check_document, read_document
 from support.markdown import rows_of
 from support.refusal import refused
 from support.workspace import Workspace
+from tools.common.seeds import START
 from tools.compare.cli import main
 
 
@@ -276,8 +277,8 @@ def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_se
     assert commands == [
         "dvc exp run --queue -n base-seeds -S 'train.seed=range(3,6)' -S presets.yaml:tokenizers.bpe.vocab_size=400",
         "dvc exp run --queue -n vocab-seeds -S 'train.seed=range(2,6)'",
-        "dvc queue start",
-        "python src compare base seed2 vocab 'base-seeds-*' 'vocab-seeds-*'  # when the queue has ended",
+        START,
+        "python src compare base seed2 vocab 'base-seeds-*' 'vocab-seeds-*'",
     ]
     for command in commands[:2]:
         workspace.run("bash", "-euc", command)

@@ -16,6 +16,7 @@ from support.workspace import Workspace
 from tools import noise
 from tools.common import known_runs
 from tools.common.lock import parse_lock
+from tools.common.seeds import START
 from tools.common.statistics import detectable_by_runs, deviation
 
 METRICS = Path("metrics/eval.json")
@@ -201,7 +202,7 @@ def test_nothing_is_extrapolated_from_fewer_than_three_seeds(committed, capsys, 
     assert found["high"] is None
     assert (found["standard_deviation"] is None) == (other_seeds == [])
     assert "smallest change" not in text
-    commands = [f"dvc exp run --queue -n workspace-seeds -S {missing}", "dvc queue start"]
+    commands = [f"dvc exp run --queue -n workspace-seeds -S {missing}", START]
     assert found["commands_for_more_seeds"] == commands
     assert text.splitlines()[-2:] == [f"  {command}" for command in commands]
 

@@ -14,7 +14,7 @@ from tools.common.paths import PIPELINE
 from tools.common.runs import SEED
 
 WANTED = 5  # seeds of a configuration
-START = "dvc queue start"
+START = "dvc queue start | cat  # wait until its workers have ended"
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*")  # a string that Hydra's grammar takes without quotes
 WORDS = {"true", "false", "null", "nan", "inf"}  # and that would be other values
 

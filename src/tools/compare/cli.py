@@ -131,7 +131,7 @@ def commands_for_more_seeds(sides: list[Group], given: list[str]) -> list[str]:
     if not commands:
         return []
     again = shlex.join(["python", "src", "compare", *given, *names])
-    return [*commands, START, f"{again}  # when the queue has ended"]
+    return [*commands, START, again]
 
 
 def write_files(
