@@ -12,7 +12,7 @@ from support.loss_cases import LN2
 from support.made_up_runs import NUM_DOCUMENTS, run, score_of, seeds_of
 from support.markdown import rows_of
 from tools.common.runs import Comparison, Group, Run, compare_groups, compare_with_first, group_by_seed
-from tools.common.statistics import detectable_by_runs, detectable_difference
+from tools.common.statistics import detectable_by_runs, detectable_difference, units_needed
 from tools.compare.answer import MOST_LINES, groups_to_extend, summary
 from tools.compare.notes import notes_of
 from tools.compare.report import report
@@ -185,7 +185,7 @@ def test_the_report_has_the_documents_that_changed_most():
 
 def test_what_could_have_been_shown_is_said_of_documents_and_of_the_side_with_fewer_seeds():
     a = seeds_of("a", range(1, 6))
-    b = seeds_of("b", (10, 11, 12), shift=1e-4, params=WIDER)
+    b = seeds_of("b", (10, 11, 12), shift=6e-4, params=WIDER)
 
     (comparison,) = comparisons_of(*a, *b)
     text = report_of(*a, *b)
@@ -194,6 +194,9 @@ def test_what_could_have_been_shown_is_said_of_documents_and_of_the_side_with_fe
     of_seeds = detectable_difference(comparison.seeds)
     assert f"With 40 documents, a true difference of {of_documents:.4f} would be shown" in text
     assert f"With 3 seeds of each side, a true difference of {of_seeds:.4f} would be shown" in text
+    for found, count, least, means in ((comparison.documents, 40, 2, 1), (comparison.seeds, 3, 2, 2)):
+        units = "documents" if means == 1 else "seeds of each side"
+        assert f"needs about {units_needed(found, count, least, means)} {units}" in text
 
 
 def test_a_table_of_what_more_seeds_could_show_has_the_noise_of_the_seeds_that_are_there():

@@ -1,5 +1,9 @@
 """Statistics of comparisons equal printed tables and published examples, and keep their promises in simulations."""
 
+import math
+
+import math
+
 import numpy as np
 import pytest
 
@@ -242,24 +246,38 @@ def test_the_detectable_difference_has_the_degrees_of_freedom_of_few_documents()
     assert spare / found.se == pytest.approx(student_t_quantile(2 * POWER - 1, 8))
 
 
-@pytest.mark.parametrize(("effect", "seeds"), [(4.0, 3), (1.5, 9), (0.7, 34)])
-def test_the_seeds_needed_are_those_of_the_t_test(effect, seeds):
-    """Seeds of each side for a difference in standard deviations, from tables of the two-sample t-test (Cohen 1988)."""
+def fewest(detectable, effect: float) -> int:
+    """Return the smallest number of units whose detectable difference is the effect or less."""
+    return next(count for count in range(2, 10_000) if detectable(count) <= effect)
+
+
+@pytest.mark.parametrize("effect", [4.0, 2.6, 2.3, 2.0, 1.8, 1.5, 0.2])
+def test_the_units_needed_are_the_fewest_that_detect_the_difference(effect):
+    """In standard deviations: seeds of two sides, and paired differences of documents."""
     values = np.array([-1.0, 0.0, 1.0])
-    found = welch(values, values + effect)
+    of_seeds = welch(values, values + effect)
+    se = 1 / math.sqrt(3)
+    half = se * student_t_quantile(0.95, 2)
+    of_documents = Estimate(effect, se, effect - half, effect + half, 0.5, degrees_of_freedom=2)
 
-    needed = units_needed(found, num_units=3, least=2)
+    seeds = units_needed(of_seeds, 3, least=2, num_means=2)
+    documents = units_needed(of_documents, 3, least=2, num_means=1)
 
-    assert needed == pytest.approx(seeds, abs=1)
+    def of_pairs(count: int) -> float:
+        both = student_t_quantile(0.95, count - 1) + student_t_quantile(2 * POWER - 1, count - 1)
+        return both / math.sqrt(count)
+
+    assert seeds == fewest(lambda count: detectable_by_runs(1.0, 4, count), effect)
+    assert documents == fewest(of_pairs, effect)
 
 
 def test_the_sentence_has_the_detectable_difference_and_the_seeds_that_the_measured_one_needs():
     values = np.array([-1.0, 0.0, 1.0])
     found = welch(values, values + 1.5)
-    needed = units_needed(found, 3, 2)
+    needed = units_needed(found, 3, 2, 2)
 
-    sentence = power(found, 3, "seeds", least=2, least_named=2)
-    without_needed = power(found, 3, "seeds", least=2, least_named=needed + 1)
+    sentence = power(found, 3, "seeds", least=2, least_named=2, num_means=2)
+    without_needed = power(found, 3, "seeds", least=2, least_named=needed + 1, num_means=2)
 
     assert f"With 3 seeds, a true difference of {detectable_difference(found):.4f}" in sentence
     assert f"one of 1.5000 needs about {needed} seeds" in sentence
@@ -276,21 +294,21 @@ def test_the_sentence_has_the_detectable_difference_and_the_seeds_that_the_measu
 )
 def test_without_an_interval_nothing_is_said_about_power(found):
     assert detectable_difference(found) is None
-    assert units_needed(found, 9, 2) is None
-    assert power(found, 9, "seeds", 2, 2) == ""
+    assert units_needed(found, 9, 2, 2) is None
+    assert power(found, 9, "seeds", 2, 2, 2) == ""
 
 
 def test_more_than_a_million_seeds_are_not_counted():
     tiny = Estimate(1e-9, se=1.0, low=-2.0, high=2.0, p_value=1.0, degrees_of_freedom=8.0)
 
-    assert units_needed(tiny, 9, 2) == MOST_UNITS + 1
-    assert "more than 1,000,000 seeds" in power(tiny, 9, "seeds", 2, 2)
+    assert units_needed(tiny, 9, 2, 2) == MOST_UNITS + 1
+    assert "more than 1,000,000 seeds" in power(tiny, 9, "seeds", 2, 2, 2)
 
 
 def test_a_large_difference_needs_the_least_number_of_seeds():
     large = Estimate(9.0, se=1.0, low=7.0, high=11.0, p_value=0.0, degrees_of_freedom=8.0)
 
-    assert units_needed(large, 9, least=6) == 6
+    assert units_needed(large, 9, least=6, num_means=2) == 6
 
 
 # What the deviation over seeds says.

@@ -160,11 +160,12 @@ def detectable_by_runs(
     return se * (student_t_quantile(confidence, df) + student_t_quantile(2 * POWER - 1, df))
 
 
-def units_needed(found: Estimate, num_units: int, least: int) -> int | None:
+def units_needed(found: Estimate, num_units: int, least: int, num_means: int) -> int | None:
     """Return how many units make the difference that `num_units` of them gave the detectable one; None if unknown.
 
-    Units are documents, or seeds of each side; the answer is from `least` to MOST_UNITS + 1. The standard error falls
-    with the square root of their number, and both t of `detectable_difference` with the degrees of freedom.
+    Units are documents (with one mean, of the paired differences), or seeds of each side (two means); the answer is
+    from `least` to MOST_UNITS + 1. The standard error falls with the square root of their number, and both t of
+    `detectable_difference` with the degrees of freedom: of n units for each mean, `num_means` · (n - 1).
     """
     detectable = detectable_difference(found)
     df = found.degrees_of_freedom
@@ -172,20 +173,20 @@ def units_needed(found: Estimate, num_units: int, least: int) -> int | None:
         return None
 
     def is_enough(count: int) -> bool:
-        df_then = max(1.0, (df + 1) * count / num_units - 1)
+        df_then = max(1.0, (df + num_means) * count / num_units - num_means)
         detectable_then = detectable * math.sqrt(num_units / count) * _both_t(df_then) / _both_t(df)
         return detectable_then <= abs(found.value)
 
     return least + bisect.bisect_left(range(least, MOST_UNITS + 1), True, key=is_enough)
 
 
-def power(found: Estimate, num_units: int, units: str, least: int, least_named: int) -> str:
+def power(found: Estimate, num_units: int, units: str, least: int, least_named: int, num_means: int) -> str:
     """Return what a comparison of `num_units` units could have shown, as a sentence after a space, or "".
 
     How many units the measured difference needs, `least` or more, is said from `least_named` on.
     """
     detectable = detectable_difference(found)
-    needed = units_needed(found, num_units, least)
+    needed = units_needed(found, num_units, least, num_means)
     if detectable is None or needed is None:
         return ""
     shown = f"With {num_units:,} {units}, a true difference of {detectable:.4f} would be shown in about"

@@ -91,7 +91,7 @@ def section(
     b = comparison.b
     documents = comparison.documents
     over_documents = whether_shown(comparison, documents, num_comparisons, confidence)
-    over_documents += power(documents, len(comparison.sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED)
+    over_documents += power(documents, len(comparison.sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED, num_means=1)
     different = what_differs(a, b)
     same_bits = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
     detectable = detectable_by_seeds(comparison, confidence)
@@ -118,7 +118,7 @@ def seeds_sentence(comparison: Comparison, num_comparisons: int, confidence: flo
     sentence = whether_shown(comparison, comparison.seeds, num_comparisons, confidence)
     fewer_seeds = min(len(comparison.a.runs), len(comparison.b.runs))
     if fewer_seeds >= LEAST_SEEDS:
-        sentence += power(comparison.seeds, fewer_seeds, "seeds of each side", 2, 2)
+        sentence += power(comparison.seeds, fewer_seeds, "seeds of each side", 2, 2, num_means=2)
     return sentence
 
 
