@@ -253,14 +253,22 @@ def test_no_output_switches_the_run_cache_off():
             assert has_no_options, output
 
 
-def test_plots_draw_the_loss_of_a_validation_and_not_its_digest():
-    """DVC draws the last column of a curve that names none."""
-    name = "plots/validation.csv"
+def test_each_curve_names_its_axes_and_each_plot_is_drawn_once():
+    """DVC draws the last column of a curve that names none, and again what is listed outside its stage."""
+    pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    of_stages = {}
+    for stage in STAGES.values():
+        for plot in stage.get("plots", []):
+            of_stages |= plot
 
-    (curve,) = [plot[name] for plot in STAGES["train"]["plots"] if name in plot]
+    axes = {name: (plot["x"], plot["y"]) for name, plot in of_stages.items() if name.endswith(".csv")}
 
-    assert curve["x"] == "tokens"
-    assert curve["y"] == "val_loss"
+    assert axes == {
+        "plots/training.csv": ("tokens", "grad_norm"),
+        "plots/validation.csv": ("tokens", "val_loss"),
+        "plots/loss_by_position.csv": ("context_tokens", "nats_per_token"),
+    }
+    assert [list(plot) for plot in pipeline["plots"]] == [["Loss"], ["Learning rate"]]
 
 
 def test_the_library_names_parameter_files_by_their_constants():
