@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import shlex
 import sys
 from pathlib import Path
 
@@ -56,29 +55,6 @@ TOOLS_BY_GOAL = {
 }
 TOOLS = {name: module for tools in TOOLS_BY_GOAL.values() for name, module in tools.items()}
 
-# Tools of the version before that have no successor, and what to do instead.
-GONE = {"make_tasks": "write the YAML files of the tasks yourself, as extras/lm_eval/README.md shows"}
-
-
-def new_command(argv: list[str]) -> list[str]:
-    """Return the command that a former name stands for, or `argv` itself. Version 0.4 drops the former names."""
-    options = [word for word in argv[1:] if word.startswith("-")]
-    words = [word for word in argv[1:] if not word.startswith("-")]
-    match argv[:1], words:
-        case ["checkpoint"], [step]:
-            return ["verify", "--retrain", step, *options]
-        case ["checkpoint"], [step, folder]:
-            return ["verify", "--retrain", step, "--weights", folder, *options]
-        case ["checkpoint"], []:
-            return ["verify", "--help"]
-        case ["reproduce"], _:
-            return ["prove", "--twice", *argv[1:]]
-        case ["verify"], _ if "--recompute" in options:
-            others = [word for word in argv if word != "--recompute"]
-            return [*others, "--retrain"]  # at the end: a word after it would be its STEP
-        case _:
-            return argv
-
 
 def path_of(module: str) -> Path:
     """Return the file of a module of TOOLS."""
@@ -107,16 +83,6 @@ def main(argv: list[str]) -> int:
     """Run the tool argv[0] with the other arguments; return its exit status, or 2 if no tool has this name."""
     if argv[:1] in (["-h"], ["--help"]):
         return exit_with_status(lambda _: print_help())([])
-    # Answer former names.
-    if argv and argv[0] in GONE:
-        print(f"error: {argv[0]} is gone; {GONE[argv[0]]}", file=sys.stderr)
-        return 2
-    former = argv
-    argv = new_command(former)
-    if argv != former:
-        renamed = f"`python src {shlex.join(former)}` is now `python src {shlex.join(argv)}`"
-        print(f"warning: {renamed}, which runs; the former name ends with version 0.4", file=sys.stderr, flush=True)
-
     if not argv or argv[0] not in TOOLS:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"
         print(f"error: {problem}; there are: {', '.join(TOOLS)}", file=sys.stderr)

@@ -15,7 +15,6 @@ main = PROGRAM["main"]
 WRONG = [
     ("", "no tool named; there are: use, "),
     ("nonsense", "unknown tool 'nonsense'; there are: use, "),
-    ("make_tasks tasks", "make_tasks is gone; write the YAML files of the tasks yourself"),
     ("use", "recipes: has no recipes; run the command at the repository's root"),
     ("compare a workspace", "this folder is not in a DVC repository"),
     ("compare a a", "name at least two different runs"),

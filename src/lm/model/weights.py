@@ -27,6 +27,7 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 from lm.model.initial import RECORD, WEIGHTS, reject_other_folder
 
 LAST_WEIGHTS = "last_model_params.pt"
+FORM = {"config": dict, "attend_across_documents": bool, "best": {"sha256": str}}  # of model.json
 WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
 
 
@@ -108,15 +109,15 @@ def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast"
     except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise IntegrityError(f"{models / WEIGHTS} does not fit {RECORD}: {reason}") from None
-    model.document_start_id = None if record.get("attend_across_documents", True) else record["eot_id"]
+    model.document_start_id = None if record["attend_across_documents"] else record["eot_id"]
     return model.to(device), record
 
 
 def recorded_config(path: Path, record: dict, advice: str) -> ModelConfig:
     """Return the shape in a model.json; raise IntegrityError if the record has another form."""
-    needs_eot = not record.get("attend_across_documents", True)
-    form = {"config": dict, "best": {"sha256": str}} | ({"eot_id": int} if needs_eot else {})
-    check_types(path, record, form, advice)
+    check_types(path, record, FORM, advice)
+    if not record["attend_across_documents"]:
+        check_types(path, record, {"eot_id": int}, advice)
     try:
         return coerce(record["config"], ModelConfig, "config", str(path))
     except ParamsError as error:

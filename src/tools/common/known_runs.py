@@ -144,7 +144,7 @@ def known_run(name: str, lock: bytes, metrics: bytes, order: list[str]) -> Known
         seed = int(params[SEED])
         before = {stage: entry for stage, entry in stages.items() if stage not in STAGES_LEFT_OUT}
         inputs = hashes({"stages": before}, "deps")
-    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):  # of an older version, or of a merge
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError):  # as a merge leaves it
         return None
     if not (is_of_this_run and is_finished):
         return None

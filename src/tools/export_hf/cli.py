@@ -168,6 +168,7 @@ def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha25
         "seq_len": min(IMPORTED_SEQ_LEN, model.config.max_seq_len),
         "seed": None,
         "eval_tokens": 0,  # no validation tokens selected this model
+        "attend_across_documents": True,  # as transformers computes
         "tokenizer_sha256": tokenizer.sha256,
         "data_sha256": {"train": None, "validation": None},
         "segments": [],

@@ -172,7 +172,7 @@ def test_a_run_does_not_start_from_a_model_of_another_shape(trained):
 def test_a_kept_checkpoint_lies_in_the_folder_of_its_step(tmp_path, trained):
     _, best, _ = trained
     folder = tmp_path / "kept_weights" / "step-000000003"
-    record = {"config": dataclasses.asdict(best.config), "best": {"step": 3}}
+    record = {"config": dataclasses.asdict(best.config), "best": {"step": 3}, "attend_across_documents": True}
 
     save_weights(folder, weights_of(best), record)
 
