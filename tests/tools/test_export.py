@@ -1,5 +1,6 @@
 """`python src export_hf`: models keep their logits and their records on the way to transformers and back."""
 
+import functools
 import re
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lm.core.files import read_json, write_json
 from lm.model.gemma3 import Gemma3Model
@@ -16,7 +18,7 @@ from support.export_cases import call, write_export
 from support.model_cases import CPU, TEXTS, assert_close, build, write_bpe, write_gemma_like
 from support.refusal import files_below, refused
 from tools.common.export import load_run
-from tools.common.hugging_face import hugging_face_config, to_hugging_face
+from tools.common.hugging_face import INDEX, hugging_face_config, to_hugging_face
 from tools.generate import main as generate_main
 from tools.generate import parse as parse_generate
 
@@ -300,7 +302,10 @@ def test_a_model_saved_by_transformers_is_imported(exported, theirs, tmp_path):
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory) -> SimpleNamespace:
-    """A model that transformers saved: bfloat16, in shards, with a Gemma-like tokenizer and three unused entries."""
+    """A model that transformers saved: bfloat16, in shards, with a Gemma-like tokenizer and three unused entries.
+
+    An older save is beside it, which transformers does not read.
+    """
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
     folder = tmp_path_factory.mktemp("foreign")
@@ -310,7 +315,8 @@ def foreign(tmp_path_factory) -> SimpleNamespace:
     theirs = Gemma3ForCausalLM(Gemma3TextConfig(**hugging_face_config(model.config)))
     theirs.load_state_dict(to_hugging_face(model.state_dict()), strict=False)
     theirs.bfloat16().save_pretrained(hf, max_shard_size="40KB")
-    assert len(list(hf.glob("*.safetensors"))) > 1
+    assert len(shards(hf)) > 1
+    save_file({name: weight * 0.5 for name, weight in load_file(shards(hf)[0]).items()}, hf / "old.safetensors")
 
     theirs = Gemma3ForCausalLM.from_pretrained(hf, dtype=torch.float32)
     return SimpleNamespace(folder=hf, theirs=theirs)
@@ -344,7 +350,7 @@ def test_a_foreign_model_gets_the_files_of_a_trained_one(foreign, imported):
     assert record["seq_len"] == model.config.max_seq_len
     assert record["best"]["val_loss"] is None
     assert record["eval_tokens"] == 0
-    assert record["imported"].keys() == {path.name for path in foreign.folder.glob("*.safetensors")}
+    assert record["imported"].keys() == {path.name for path in shards(foreign.folder)}
 
 
 def test_a_foreign_model_generates(imported, capsys):
@@ -366,12 +372,17 @@ def add_tokens(folder: Path) -> None:
 
 
 def shards(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
+    return sorted(folder.glob("model-*.safetensors"))
 
 
 def remove_weights(folder: Path) -> None:
     """Leave only the weights of pytorch_model.bin."""
-    for path in shards(folder):
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+
+
+def leave_only_an_older_save(folder: Path) -> None:
+    for path in folder.glob("model*.safetensors*"):
         path.unlink()
 
 
@@ -381,6 +392,32 @@ def remove_a_shard(folder: Path) -> None:
 
 def damage_a_shard(folder: Path) -> None:
     shards(folder)[0].write_bytes(b"\0" * 99)
+
+
+def add_file(folder: Path, name: str) -> None:
+    (folder / name).write_text("{}")
+
+
+def save_in_one_file_too(folder: Path) -> None:
+    shutil.copyfile(shards(folder)[0], folder / "model.safetensors")
+
+
+def hold_a_tensor_twice(folder: Path) -> None:
+    """Hold the embeddings in the second shard, too."""
+    first, second = map(load_file, shards(folder)[:2])
+    save_file(first | second, shards(folder)[1])
+
+
+def name_a_file_outside(folder: Path) -> None:
+    write_json(folder / INDEX, {"weight_map": {"norm": "../x"}})
+
+
+def change_a_tensor(folder: Path, value: float = 0.0, dtype: torch.dtype | None = None) -> None:
+    """Change one value, or the type, of the embeddings."""
+    weights = load_file(shards(folder)[0])
+    weights["model.embed_tokens.weight"][7, 3] += value
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].to(dtype)
+    save_file(weights, shards(folder)[0])
 
 
 def remove_tokenizer(folder: Path) -> None:
@@ -401,7 +438,15 @@ def damage_config(folder: Path) -> None:
         (add_tokens, 3, ["vocab_size is ", "it must be at least the tokenizer's "]),
         (remove_tokenizer, 2, ["has neither meta.json ", "(missing: tokenizer.json)"]),
         (remove_weights, 3, ["pickled weights are not read"]),
-        (remove_a_shard, 4, ["do not fit config.json", "Missing key"]),
+        (remove_a_shard, 4, ["model-00001-of", "missing", "model.safetensors.index.json names it"]),
+        (functools.partial(add_file, name="adapter_config.json"), 3, ["adapter_config.json", "merge it"]),
+        (functools.partial(add_file, name="adapter_model.safetensors"), 3, ["adapter_model.safetensors", "merge it"]),
+        (leave_only_an_older_save, 3, ["neither model.safetensors nor", "only old.safetensors"]),
+        (save_in_one_file_too, 3, ["model.safetensors: another save", "model.safetensors.index.json"]),
+        (hold_a_tensor_twice, 3, ["model-00002-of", "model-00001-of", "model.embed_tokens.weight"]),
+        (name_a_file_outside, 4, ["'../x'", "must be a path inside"]),
+        (functools.partial(change_a_tensor, value=torch.nan), 3, ["model.embed_tokens.weight", "not finite"]),
+        (functools.partial(change_a_tensor, dtype=torch.int8), 3, ["model.embed_tokens.weight", "torch.int8"]),
         (damage_a_shard, 4, [".safetensors: ", "download it again"]),
         (remove_config, 4, ["config.json: missing", "name the folder of a model"]),
         (damage_config, 4, ["config.json: not valid JSON ", "download it again"]),

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from lm.core.errors import DataError, IntegrityError, UserError
-from lm.core.files import atomic_write, read_json, write_json
+from lm.core.files import atomic_write, check_types, read_json, safe_join, write_json
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.weights import build, recorded_config
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ADAPTERS = ("adapter_config.json", "adapter_model.safetensors")
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Our names of the sizes and those of Gemma3TextConfig.
 NAMES = {
     "vocab_size": "vocab_size",
@@ -102,9 +105,10 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
 def read_pretrained(folder: Path) -> Gemma3Model:
     """Return the Gemma 3 of a folder, in float32. DataError for another model, IntegrityError for a damaged file."""
     config = read_config(folder / CONFIG)
-    weights = read_weights(folder)
+    paths = weight_files(folder)
+    weights = read_weights(folder, paths)
     try:
-        return build(config, weights, sum(path.stat().st_size for path in folder.glob("*.safetensors")))
+        return build(config, weights, sum(path.stat().st_size for path in paths))
     except (RuntimeError, TypeError, ValueError) as error:
         raise IntegrityError(f"{folder}: its weights do not fit {CONFIG}: {' '.join(str(error).split())}") from None
 
@@ -142,18 +146,60 @@ def shape_of(theirs) -> ModelConfig:
     )
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of a folder's safetensors files in float32, under our names."""
-    weights = {}
-    for path in sorted(folder.glob("*.safetensors")):
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that hold the weights: those that the index names or, without an index, model.safetensors.
+
+    Raise DataError if the folder has neither, or both, of which transformers would read one. Other files are of another
+    model or an older save.
+    """
+    for name in ADAPTERS:
+        if (folder / name).exists():
+            raise DataError(f"{folder / name}: is an adapter, which is not read; merge it into the model")
+    index = folder / INDEX
+    single = folder / WEIGHTS
+    if index.exists() and single.exists():
+        raise DataError(f"{single}: another save may be in the files that {index} names; delete one of the two")
+    if single.exists():
+        return [single]
+    if not index.exists():
+        others = ", ".join(sorted(path.name for path in folder.glob("*.safetensors")))
+        found = f"only {others}; rename the right one" if others else "and pickled weights are not read"
+        raise DataError(f"{folder}: has neither {WEIGHTS} nor {INDEX}, {found}")
+
+    # The shards of an index.
+    advice = "download it again"
+    content = read_json(index, advice)
+    check_types(index, content, {"weight_map": {str: str}}, advice)
+    paths = [safe_join(folder, name, index) for name in sorted(set(content["weight_map"].values()))]
+    for path in paths:
+        if not path.exists():
+            raise IntegrityError(f"{path}: missing, and {index} names it; {advice}")
+    return paths
+
+
+def read_weights(folder: Path, paths: list[Path]) -> dict[str, Tensor]:
+    """Return the tensors of a folder's safetensors files in float32, under our names.
+
+    Raise DataError, with the name of the tensor, for one that is in two files, not of floats, or not finite.
+    """
+    weights: dict[str, Tensor] = {}
+    holders: dict[str, Path] = {}
+    for path in paths:
         try:
-            weights |= safetensors.torch.load_file(path)
+            loaded = safetensors.torch.load_file(path)
         except (OSError, UserError):
             raise
         except Exception as error:  # SafetensorError, and others for types that torch does not know
             raise IntegrityError(f"{path}: {error}; download it again") from None
-    if not weights:
-        raise DataError(f"{folder}: has no weights in .safetensors files, and pickled weights are not read")
+        for name, weight in loaded.items():
+            if name in holders:
+                raise DataError(f"{path}: holds {name}, and so does {holders[name]}; one of them must hold it")
+            if weight.dtype not in FLOATS:
+                raise DataError(f"{path}: {name} is of {weight.dtype}; it must be of floats: quantized is not read")
+            if not weight.isfinite().all():
+                raise DataError(f"{path}: {name} has values that are not finite; take the weights of an earlier save")
+            holders[name] = path
+        weights |= loaded
     try:
         return from_hugging_face(weights)
     except (KeyError, ValueError, RuntimeError) as error:

@@ -25,7 +25,7 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.export import load_run, tokenizer_files, write_model
-from tools.common.hugging_face import CONFIG, GENERATION_CONFIG, read_exported_record, read_pretrained
+from tools.common.hugging_face import CONFIG, GENERATION_CONFIG, read_exported_record, read_pretrained, weight_files
 from tools.common.hugging_face import WEIGHTS as SAFETENSORS
 from tools.common.parameters import SELECTORS, flatten, recorded_params, selected_presets
 from tools.common.readers import build_with_transformers, check_reader, compare_losses, open_with_transformers
@@ -172,7 +172,7 @@ def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha25
         "tokenizer_sha256": tokenizer.sha256,
         "data_sha256": {"train": None, "validation": None},
         "segments": [],
-        "imported": {path.name: sha256_file(path) for path in sorted(source.glob("*.safetensors"))},
+        "imported": {path.name: sha256_file(path) for path in weight_files(source)},
         "best": {"step": 0, "tokens_seen": 0, "val_loss": None, "sha256": sha256},
     }
 
