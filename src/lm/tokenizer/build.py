@@ -32,6 +32,15 @@ from lm.tokenizer.load import (
 from lm.tokenizer.pretokenize import PATTERN
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
+# Texts in which tokenizers differ: spaces at both ends and in a row, line ends, case, digits, forms of Unicode, signs.
+PROBES = (
+    "hello world",
+    " hello  World, it's 12345 ",
+    "says:\thello\r\n\n  (x_1+y) = {2.5}",
+    "naïve e\u0301 ﬁ ½ ß İ \u00a0 \u3000 \u200b",
+    "漢字 かな 한국어 العربية हिन्दी ไทย 👩\u200d👧",
+    "▁a <0x0A> \0",
+)
 
 # SHA-256 of the content of ranks.tiktoken, and of each file that tiktoken downloads.
 RANKS_SHA256 = {"gpt2": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"}
@@ -166,9 +175,10 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     """Write the tokenizer of the folder `source` into an empty folder and return its meta.json.
 
     vocab_size counts the ids that can occur in a token file: the vocabulary, added tokens that are ordinary text, and
-    the id that ends a document. Raises DataError if that id is missing, or if ordinary text can give a special token.
+    the id that ends a document. Raises DataError if that id is missing, if ordinary text can give a special token, or
+    if transformers gives other ids than the folder's tokenizer.json.
     """
-    auto = _open_auto(source)
+    auto = _open_fast(source)
     if isinstance(auto.chat_template, dict):  # several would be files in a folder, and no stage needs them
         auto.chat_template = None
     try:
@@ -184,6 +194,8 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     write_json(folder / TOKENIZER_CONFIG, {**config, "split_special_tokens": True})
 
     backend = open_backend(folder / BACKEND)
+    _check_ids(source / BACKEND, open_backend(source / BACKEND), backend)
+    _check_auto(folder, backend)
     added = backend.get_added_tokens_decoder()
     special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
     eot_id = special_tokens.get(END_OF_TEXT, eos_id)
@@ -195,19 +207,20 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     return _write_meta(folder, {"kind": "huggingface", **origin}, vocab_size, eot_id, None, special_tokens)
 
 
-def _open_auto(source: Path):
-    """Return transformers' AutoTokenizer of a folder; code in the folder never runs."""
-    from transformers import AutoTokenizer
+def _open_fast(source: Path):
+    """Return a folder's tokenizer in transformers; code in the folder never runs.
+
+    It is of the class that reads tokenizer.json. AutoTokenizer builds some classes anew, with rules of their own.
+    """
+    from transformers import PreTrainedTokenizerFast
 
     try:
-        auto = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        auto = PreTrainedTokenizerFast.from_pretrained(source)
     except (KeyboardInterrupt, MemoryError):
         raise
     except BaseException as error:  # `tokenizers` raises Exception itself, and a Rust panic is not an Exception
         reason = str(error).strip().split("\n")[0]
         raise DataError(f"transformers cannot build the tokenizer: {type(error).__name__}: {reason}") from error
-    if not auto.is_fast:
-        raise DataError(f"{type(auto).__name__} is not a fast tokenizer; choose one with a {BACKEND}")
     if getattr(auto.backend_tokenizer.model, "dropout", None):
         raise DataError("the tokenizer drops merges at random (dropout), so its ids do not repeat; choose another")
     last_id = max(auto.get_vocab().values(), default=0)
@@ -216,6 +229,27 @@ def _open_auto(source: Path):
     auto.backend_tokenizer.no_truncation()
     auto.backend_tokenizer.no_padding()
     return auto
+
+
+def _check_ids(path: Path, expected: Tokenizer, found: Tokenizer, first: tuple[int, ...] = ()) -> None:
+    """Raise DataError unless `found` gives PROBES the ids of the tokenizer of `path`, after the ids `first`."""
+    expected.no_truncation()
+    expected.no_padding()
+    for text in PROBES:
+        wanted = [*first, *expected.encode(text, add_special_tokens=False).ids]
+        ids = found.encode(text, add_special_tokens=bool(first)).ids
+        if ids != wanted:
+            problem = f"gives the text {text!r} the ids {wanted}, and transformers {ids}"
+            raise DataError(f"{path}: {problem}; choose another tokenizer")
+
+
+def _check_auto(folder: Path, backend: Tokenizer, first: tuple[int, ...] = ()) -> None:
+    """Raise DataError unless AutoTokenizer opens a folder and gives PROBES the ids of `backend`, after `first`."""
+    from transformers import AutoTokenizer
+
+    auto = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    auto.encode_special_tokens = True
+    _check_ids(folder / BACKEND, backend, auto, first)
 
 
 def _check_ordinary(backend: Tokenizer, special_tokens: dict[str, int], unk_id: int | None) -> None:
@@ -246,7 +280,10 @@ def readable_by_all(config: dict) -> dict:
 
 
 def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
-    """Write a copy of the tokenizer of `source` that begins each text with `eot_id`, and pads with it on the left."""
+    """Write a copy of the tokenizer of `source` that begins each text with `eot_id`, and pads with it on the left.
+
+    Raise DataError if AutoTokenizer gives other ids.
+    """
     backend = open_backend(source / BACKEND)
     eot = backend.id_to_token(eot_id)
     backend.post_processor = TemplateProcessing(
@@ -258,6 +295,7 @@ def write_for_generation(folder: Path, source: Path, eot_id: int) -> None:
     added = {"add_bos_token": True, "add_eos_token": False, "model_input_names": ["input_ids", "attention_mask"]}
     config = readable_by_all(read_json(source / TOKENIZER_CONFIG))
     write_json(folder / TOKENIZER_CONFIG, config | special | added)
+    _check_auto(folder, backend, (eot_id,))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,16 @@ from lm.tokenizer.pretokenize import PATTERN
 from support import ROOT
 from support.mixture_cases import write_source
 from support.refusal import refused
-from support.tokenizer_cases import TEXTS, TRAINING, VOCAB_SIZE, digests, save_tokenizer, write_bpe, write_gemma_like
+from support.tokenizer_cases import (
+    TEXTS,
+    TRAINING,
+    VOCAB_SIZE,
+    auto_ids,
+    digests,
+    save_tokenizer,
+    write_bpe,
+    write_gemma_like,
+)
 
 BPE = {"kind": "bpe", "vocab_size": VOCAB_SIZE, "pretokenizer": "gpt2"}
 
@@ -200,8 +209,10 @@ def write_dropout(source, bpe_folder):
     save_tokenizer(backend, source)
 
 
-def write_slow(source, bpe_folder):
-    write_json(source / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
+def write_token_of_the_configuration(source, bpe_folder):
+    """An ordinary token that only the configuration has, so that transformers gives it another id."""
+    token = {"content": "hello", "special": False}
+    save_tokenizer(byte_level_backend(), source, eos_token="</s>", added_tokens_decoder={"300": token})
 
 
 def write_prefix_space(source, bpe_folder):
@@ -235,7 +246,7 @@ def out(tmp_path) -> Path:
         (functools.partial(write_byte_level_with_eos, eos="Ġ"), "text ' ' the id of 'Ġ'"),
         (write_prefix_space, "text 'axb' the id of 'x'"),
         (write_dropout, "dropout"),
-        (write_slow, "ByT5Tokenizer is not a fast"),
+        (write_token_of_the_configuration, "text 'hello world' the ids .*, and transformers"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_used_is_refused(bpe_folder, source, out, write, problem):
@@ -252,6 +263,31 @@ def import_byte_level(source: Path, out: Path, **config) -> None:
     backend.add_tokens(["<tag>"])
     save_tokenizer(backend, source, eos_token="<|endoftext|>", **config)
     write_huggingface(out, source)
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2Tokenizer", "RobertaTokenizer"])
+def test_the_ids_are_those_of_the_file_whatever_class_it_names(source, out, name):
+    """transformers builds these classes anew, with rules of their own."""
+    import_byte_level(source, out, tokenizer_class=name)
+
+    ids = [load_tokenizer(out).encode(text) for text in build.PROBES]
+
+    backend = byte_level_backend()
+    expected = [backend.encode(text).ids for text in build.PROBES]
+    assert ids == expected
+    assert auto_ids(out, list(build.PROBES)) == expected
+
+
+def test_a_folder_that_transformers_would_read_otherwise_is_not_written(source, out, monkeypatch, tmp_path):
+    import_byte_level(source, out)
+    other_class = {"tokenizer_class": "Qwen2Tokenizer"}
+    monkeypatch.setattr(build, "readable_by_all", lambda config: config | other_class)
+
+    for write in (write_huggingface, functools.partial(write_for_generation, eot_id=256)):
+        folder = tmp_path / "other"
+        folder.mkdir(exist_ok=True)
+        with pytest.raises(DataError, match=r"tokenizer\.json: gives the text .*, and transformers"):
+            write(folder, out)
 
 
 def test_an_ordinary_token_that_was_added_last_counts_as_an_entry(source, out):
