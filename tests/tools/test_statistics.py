@@ -2,8 +2,6 @@
 
 import math
 
-import math
-
 import numpy as np
 import pytest
 
