@@ -113,6 +113,55 @@ def test_a_side_with_a_single_run_is_warned_of():
     assert "single_runs" not in warnings_of(*seeds_of("a", (1, 2)), *several)
 
 
+LOWER = [{"val_loss": "3.5"}, {"val_loss": "3.0"}, {"val_loss": "3.25"}]
+HIGHER = [{"val_loss": "3.75"}, {"val_loss": "3.25"}]
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "why"),
+    [
+        ({}, {"params": WIDER}, "of some of the tokens only"),
+        ({}, {"data/tokenizer": "2"}, "the tokens of the two hold different text"),
+        ({"params": {"train.seq_len": 256}}, {"params": {"train.seq_len": 512}}, "`train.seq_len` changes of which"),
+    ],
+)
+def test_a_validation_loss_that_points_the_other_way_is_explained(of_a, of_b, why):
+    a = run("a", curve=HIGHER, **of_a)
+    b = run("b", seed=2, shift=0.05, curve=LOWER, **of_b)
+
+    said = summary_of(a, b)
+    text = warnings_of(a, b)["validation_loss"]
+
+    (differs,) = [line for line in said if line.startswith("Differs: ")]
+    assert said.index(text) < said.index(differs)
+    assert "3.2500 → 3.0000" in text
+    assert why in text
+
+
+@pytest.mark.parametrize("curves", [(LOWER, HIGHER), (LOWER, LOWER), (HIGHER, []), ([], LOWER)])
+def test_a_validation_loss_that_agrees_or_is_unknown_is_not_explained(curves):
+    a, b = curves
+
+    assert "validation_loss" not in warnings_of(run("a", curve=a), run("b", 2, 0.05, WIDER, curve=b))
+
+
+def test_only_a_run_that_is_equal_in_all_things_is_the_same_run():
+    a = run("a")
+    others = [
+        run("b", seed=2),
+        run("b", params=WIDER),
+        run("b", **{"src/lm": "2"}),
+        replace(a, name="b", nats=a.nats + 1e-9),
+    ]
+
+    same = compare_groups(Group([a]), Group([replace(a, name="b")]), 1, 0.95, 99)
+
+    assert summary([same], [], unfinished="", confidence=0.95) == [notes_of(same)[0].text]
+    for other in others:
+        comparison = compare_groups(Group([a]), Group([other]), 1, 0.95, 99)
+        assert "same_run" not in [note.kind for note in notes_of(comparison)]
+
+
 SIZES_OF_ONE_LARGE = np.array([9000, *range(500, 539)])
 
 

@@ -155,7 +155,10 @@ def test_the_documented_kinds_of_warnings_are_those_of_the_code():
     b = replace(a, name="b", nats=a.nats * (1 + growing_with_size), is_lossy=True, num_earlier_looks=2)
     of_other_context = replace(b, params=a.params | {"train.seq_len": 2})
 
-    kinds = warnings_about(a, b) | warnings_about(a, of_other_context)
+    falling = [run("c", curve=[{"val_loss": "3"}]), run("d", shift=0.1, params=WIDER, curve=[{"val_loss": "2"}])]
+
+    kinds = warnings_about(a, b) | warnings_about(a, of_other_context) | warnings_about(*falling)
+    kinds |= warnings_about(a, a)
 
     page = (ROOT / "docs" / "json.md").read_text()
     (meaning,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)

@@ -13,12 +13,12 @@ from tools.common.runs import (
     verdict,
 )
 from tools.common.statistics import LEAST_SEEDS, POWER, detectable_by_runs, p_text
-from tools.compare.notes import has_same_configuration, notes_of
+from tools.compare.notes import has_same_configuration, is_same_run, notes_of
 
 MOST_LINES = 10  # after the answer
 NAMED = 4  # things that differ
 MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of the paths of what stages make
-MISLEADING = ("lossy_tokenizer", "other_context")  # kinds of notes that come first
+MISLEADING = ("lossy_tokenizer", "other_context", "validation_loss")  # kinds of notes that come first
 SAID = ("same_configuration", "single_runs")  # kinds of notes that `basis_sentence` says
 RUNS_OF_EACH_SIDE = (2, 3, 5, 10)
 
@@ -28,6 +28,9 @@ def answer(comparison: Comparison, num_comparisons: int, confidence: float) -> s
 
     The interval that decides comes first. p is corrected for the number of comparisons.
     """
+    if is_same_run(comparison):
+        (note,) = notes_of(comparison)
+        return note.text
     a = comparison.a
     b = comparison.b
     over_documents = f"over {len(comparison.sizes):,} documents {interval(comparison.documents)}"
@@ -142,16 +145,17 @@ def summary(comparisons: list[Comparison], commands: list[str], unfinished: str,
     blocks: list[tuple[str, list[str]]] = []
     if unfinished:
         blocks.append(("unfinished runs", [f"{unfinished}."]))
-    notes = [note for each in comparisons for note in notes_of(each)]
+    others = [each for each in comparisons if not is_same_run(each)]
+    notes = [note for each in others for note in notes_of(each)]
     misleading = dict.fromkeys(note.text for note in notes if note.kind in MISLEADING)
     blocks.append(("warnings", list(misleading)))
-    blocks.append(("what differs", [difference_line(each) for each in comparisons]))
-    blocks.append(("the meaning of the verdict", list(dict.fromkeys(map(basis_sentence, comparisons)))))
-    noise = [detectable_by_seeds(each, confidence) for each in comparisons]
+    blocks.append(("what differs", [difference_line(each) for each in others]))
+    blocks.append(("the meaning of the verdict", list(dict.fromkeys(map(basis_sentence, others)))))
+    noise = [detectable_by_seeds(each, confidence) for each in others]
     blocks.append(("what more seeds could show", list(dict.fromkeys(power_line(each) for each in noise if each))))
     blocks.append(("the commands for more seeds", ["To run the missing seeds:", *commands] if commands else []))
-    others = dict.fromkeys(note.text for note in notes if note.kind not in (*MISLEADING, *SAID))
-    blocks += [("warnings", [text]) for text in others]
+    unsaid = dict.fromkeys(note.text for note in notes if note.kind not in (*MISLEADING, *SAID))
+    blocks += [("warnings", [text]) for text in unsaid]
 
     lines = [answer(each, len(comparisons), confidence) for each in comparisons]
     budget = MOST_LINES - 1

@@ -2,12 +2,16 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from lm.evaluate.intervals import dominating_documents, effective_documents
 from lm.tokens.tokenfile import LOSSY
-from tools.common.runs import Comparison, different_parameters
+from tools.common.paths import TOKENIZER
+from tools.common.runs import Comparison, Group, different_inputs, different_parameters
 from tools.common.statistics import size_correlation
 
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
+VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of
 FEW_DOCUMENTS = 30  # effective number below which the report warns
 
 
@@ -22,6 +26,9 @@ def notes_of(comparison: Comparison) -> list[Note]:
     """Return the warnings of a comparison."""
     a = comparison.a
     b = comparison.b
+    if is_same_run(comparison):
+        text = f"`{b.name}` and `{a.name}` are the same run: parameters, code, data and losses are equal."
+        return [Note("same_run", text)]
     notes = []
 
     # What makes the values of both sides incomparable.
@@ -33,6 +40,9 @@ def notes_of(comparison: Comparison) -> list[Note]:
     scoring = sorted({name for name, *_ in different_parameters(a, b)} & SCORED_BY)
     for name in scoring:
         notes.append(Note("other_context", f"`{name}` differs: the two were scored with different context."))
+
+    if other_way := validation_points_the_other_way(comparison):
+        notes.append(Note("validation_loss", other_way))
 
     # What makes a score on the test split one that was chosen.
     for group in (a, b):
@@ -73,6 +83,42 @@ def notes_of(comparison: Comparison) -> list[Note]:
         )
         notes.append(Note("depends_on_length", text))
     return notes
+
+
+def validation_points_the_other_way(comparison: Comparison) -> str:
+    """Return a sentence if the validation losses fall where bits per byte rise, or the reverse; else ""."""
+    before = lowest_validation(comparison.a)
+    after = lowest_validation(comparison.b)
+    if before is None or after is None or (after - before) * comparison.documents.value >= 0:
+        return ""
+    inputs = [path for path, *_ in different_inputs(comparison.a, comparison.b)]
+    names = sorted({name for name, *_ in different_parameters(comparison.a, comparison.b)} & VALIDATED_BY)
+    if str(TOKENIZER) in inputs:
+        why = "the tokens of the two hold different text"
+    elif names:
+        why = f"`{'`, `'.join(names)}` changes of which tokens it is, and with how much context"
+    else:
+        why = "it is of some of the tokens only"
+    return (
+        f"The validation loss points the other way ({before:.4f} → {after:.4f} nats per token): {why}. "
+        "Bits per byte are of the whole text."
+    )
+
+
+def lowest_validation(group: Group) -> float | None:
+    """Return the lowest validation loss of a run in nats per token, the mean over the runs; None if one is unknown."""
+    if not all(run.validations for run in group.runs):
+        return None
+    return float(np.mean([min(float(row["val_loss"]) for row in run.validations) for run in group.runs]))
+
+
+def is_same_run(comparison: Comparison) -> bool:
+    """Return whether both sides are one run under two names, such as a branch and its commit."""
+    if len(comparison.a.runs) + len(comparison.b.runs) > 2:
+        return False
+    a = comparison.a.runs[0]
+    b = comparison.b.runs[0]
+    return a.params == b.params and a.inputs == b.inputs and np.array_equal(a.nats, b.nats)
 
 
 def has_same_configuration(comparison: Comparison) -> bool:

@@ -20,7 +20,7 @@ from tools.common.runs import (
 from tools.common.statistics import LEAST_SEEDS, POWER, bits_per_byte, p_text, power
 from tools.common.tables import render, table
 from tools.compare.answer import answer, detectable_by_seeds
-from tools.compare.notes import has_same_configuration, notes_of
+from tools.compare.notes import has_same_configuration, is_same_run, notes_of
 
 DIFFERENCE = "Δ bits per byte"
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
@@ -44,7 +44,8 @@ def report(
     run_rows = [run_row(run) for group in groups for run in group.runs]
     group_rows = [group_row(group) for group in groups]
     has_groups = any(len(group.runs) > 1 for group in groups)
-    sections = [section(each, previews, num_listed, confidence, len(comparisons)) for each in comparisons]
+    others = [each for each in comparisons if not is_same_run(each)]
+    sections = [section(each, previews, num_listed, confidence, len(comparisons)) for each in others]
     sizes = comparisons[0].sizes
     return render(
         Path(__file__).with_suffix(".md.j2"),
