@@ -3,7 +3,7 @@
     python src score_test
     python src score_test --json
 
-A search that tries many changes and keeps those with the best validation score fits the validation text in the end.
+A search that tries many changes and keeps those with the best validation score may fit the validation text.
 The test split (docs/data.md) is for the few models that the search has chosen. data/raw/test.parquet is tokenized in
 memory and scored with data/models as `eval` scores the validation text: the numerics of the training, windows that move
 by eval.stride_fraction, an interval over documents.

@@ -253,6 +253,24 @@ def test_no_output_switches_the_run_cache_off():
             assert has_no_options, output
 
 
+def test_a_stage_runs_by_hand_without_dvc(finished, tmp_path):
+    """Its commands in dvc.yaml write the bytes that DVC recorded. Nothing but `python` is on the PATH."""
+    workspace = Workspace(tmp_path / "by_hand", finished)
+    python = tmp_path / "programs" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    written = [workspace.folder / name for name in ("data/audit/details.json", "metrics/data.json")]
+    recorded = [path.read_bytes() for path in written]
+    for path in written:
+        path.unlink()
+
+    for command in STAGES["audit"]["cmd"]:
+        workspace.run("/bin/sh", "-c", command, PATH=str(python.parent))
+
+    assert [path.read_bytes() for path in written] == recorded
+
+
 def test_each_curve_names_its_axes_and_each_plot_is_drawn_once():
     """DVC draws the last column of a curve that names none, and again what is listed outside its stage."""
     pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())
