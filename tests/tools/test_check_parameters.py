@@ -62,6 +62,19 @@ def test_every_wrong_value_of_every_stage_is_one_line(folder, capsys):
         assert f"{file}: {sentence}" in said
 
 
+def test_lengths_that_the_model_does_not_take_are_one_line_each(folder, capsys):
+    tokens = dict.fromkeys(("seq_len", "micro_batch_tokens", "batch_tokens", "max_tokens"), 4096)
+    changes = {f"train.{name}": value for name, value in tokens.items()}
+    change_params(folder, {**changes, "train.warmup_steps": 0, "eval.sample_tokens": 2048})
+
+    status = main([])
+
+    said = capsys.readouterr().err
+    assert status == 2
+    assert "params.yaml: train.seq_len is 4096; it must be at most models.tiny.max_seq_len 2048" in said
+    assert "params.yaml: eval.sample_tokens is 2048; it must be 1 or more, below models.tiny.max_seq_len 2048" in said
+
+
 REBUILD = "python src verify --retrain STEP --weights data/start"
 STARTS = {
     "of Hugging Face": (["config.json", "model.safetensors"], "`python src export_hf --from {} data/start`"),

@@ -16,8 +16,8 @@ import yaml
 from lm.core.files import read_json
 from lm.core.params import coerce, read_yaml
 from lm.model.gemma3 import ModelConfig
-from lm.train.config import TrainParams
-from lm.train.preflight import GIB, Plan, check_lengths
+from lm.train.config import TrainParams, check_lengths
+from lm.train.preflight import GIB, Plan
 from support import ROOT
 from support.recipe_cases import NUM_STEPS, RECIPES, apply, recipe_folder, train_small, write_own_text
 from support.refusal import files_below, refused
@@ -230,7 +230,7 @@ def is_for_gpu(recipe: str) -> bool:
 def test_the_sequences_of_a_recipe_fit_into_its_model(applied):
     chosen = applied.chosen
 
-    check_lengths("params.yaml", chosen.train.seq_len, chosen.model, chosen.config.max_seq_len)
+    check_lengths(Path("params.yaml"), chosen.train.seq_len, chosen.model, chosen.config.max_seq_len)
 
 
 def test_the_comment_of_a_recipe_has_the_memory_of_its_plan(applied):

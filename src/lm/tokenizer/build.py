@@ -248,7 +248,6 @@ def _check_auto(folder: Path, backend: Tokenizer, first: tuple[int, ...] = ()) -
     from transformers import AutoTokenizer
 
     auto = AutoTokenizer.from_pretrained(folder).backend_tokenizer
-    auto.encode_special_tokens = True
     _check_ids(folder / BACKEND, backend, auto, first)
 
 

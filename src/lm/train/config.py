@@ -1,8 +1,10 @@
 """The parameters of a run, from params.yaml and presets.yaml, and the section `train` of runtime.yaml."""
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Literal
 
+from lm.core.errors import ParamsError
 from lm.core.params import FRACTION, SEED, Range, above, at_least, read_section, require
 from lm.core.paths import PARAMS, PRESETS, RUNTIME
 from lm.model.config import ModelParams
@@ -132,6 +134,20 @@ class TrainRuntime:
     num_processes: Count
     shard: bool
     timeout_s: Positive
+
+
+def check_lengths(file: Path, seq_len: int, model_name: str, max_seq_len: int) -> None:
+    """Raise ParamsError, with a line for each, if the model's context is too short for training or for the samples."""
+    tokens = read_section(file, "eval.sample_tokens", int)
+    longest = f"models.{model_name}.max_seq_len {max_seq_len} of {PRESETS}"
+    problems = []
+    if seq_len > max_seq_len:
+        problems.append(f"{file}: train.seq_len is {seq_len}; it must be at most {longest}")
+    if tokens >= max_seq_len:
+        requirement = f"1 or more, below {longest}, to hold a prompt too"
+        problems.append(f"{file}: eval.sample_tokens is {tokens}; it must be {requirement}")
+    if problems:
+        raise ParamsError("\n".join(problems))
 
 
 def read_params() -> RunParams:

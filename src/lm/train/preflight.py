@@ -8,7 +8,6 @@ import torch
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.core.numerics import Numerics
-from lm.core.params import read_section
 from lm.core.paths import PARAMS
 from lm.exact.functions import kernels_on
 from lm.model.gemma3 import MAX_LOGITS, ModelConfig, count_parameters, flops_per_token
@@ -16,11 +15,12 @@ from lm.model.kernels import PRODUCTS_UP_TO
 from lm.model.machine import (
     available_memory_bytes,
     idle_gpu_warnings,
+    is_gpu,
     is_out_of_memory,
     read_device,
     reject_emulation,
 )
-from lm.train.config import RunParams, TrainParams
+from lm.train.config import RunParams, TrainParams, check_lengths
 from lm.train.optimizers import newton_schulz_flops
 from lm.train.ranks import World
 
@@ -152,9 +152,9 @@ def check_run(params: RunParams, world: World) -> torch.device:
     """
     reject_sharded_muon(params.train, world)
     reject_unequal_rows(params.train, world)
-    reject_missing_compiler(params.train)
-    check_lengths(str(PARAMS), params.train.seq_len, params.model_name, params.model.max_seq_len)
+    check_lengths(PARAMS, params.train.seq_len, params.model_name, params.model.max_seq_len)
     device = read_device(world.local_rank if world.world_size > 1 else None)
+    reject_missing_compiler(params.train, device)
     reject_emulation(params.train.dtype, device)
     return device
 
@@ -187,18 +187,6 @@ def reject_sharded_muon(params: TrainParams, world: World) -> None:
         raise ParamsError(f"{problem}; set train.optimizer to adamw, or train.shard to false")
 
 
-def check_lengths(file: str, seq_len: int, model_name: str, max_seq_len: int) -> None:
-    """Raise ParamsError if the model's context is too short for training or for the samples of the evaluation."""
-    tokens = read_section(file, "eval.sample_tokens", int)
-    longest = f"models.{model_name}.max_seq_len {max_seq_len} of presets.yaml"
-    for ok, name, value, requirement in (
-        (seq_len <= max_seq_len, "train.seq_len", seq_len, f"at most {longest}"),
-        (tokens < max_seq_len, "eval.sample_tokens", tokens, f"1 or more, below {longest}, to hold a prompt too"),
-    ):
-        if not ok:
-            raise ParamsError(f"{file}: {name} is {value}; it must be {requirement}")
-
-
 def available_bytes(world: World, device: torch.device) -> int:
     """Return the bytes of memory that are free for a rank: the ranks of a host share its memory, but no GPU."""
     free_bytes = available_memory_bytes(device)
@@ -220,14 +208,26 @@ def check_memory(plan: Plan, device: str, free_bytes: int) -> list[str]:
     return [f"{problem} on the GPU; if it does not fit, {LESS_MEMORY}"]
 
 
-def reject_missing_compiler(params: TrainParams) -> None:
-    """Raise EnvironmentFailure if train.compile is true, but torch.compile finds no C++ compiler on this machine."""
-    if not params.compile:
-        return
-    candidates = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
-    if not any(name and shutil.which(name) for name in candidates):
-        problem = "train.compile is true, and no C++ compiler was found (CXX, g++, clang++, c++)"
-        raise EnvironmentFailure(f"{problem}; install one, such as `apt install g++`, or set train.compile to false")
+def reject_missing_compiler(params: TrainParams, device: torch.device) -> None:
+    """Raise EnvironmentFailure if this machine lacks a compiler that the run needs.
+
+    Triton, which compiles the kernels of a GPU, needs one of C; torch.compile needs one of C++ on a CPU.
+    """
+    if params.compile:
+        why = "train.compile is true"
+        remedy = "or set train.compile to false"
+    else:
+        why = "train.numerics is exact on a GPU"
+        remedy = "or set device in runtime.yaml to cpu"
+    needed = []
+    if is_gpu(device) and (params.compile or params.numerics == "exact"):
+        needed.append(("C", "CC", ("gcc", "clang")))
+    if params.compile:
+        needed.append(("C++", "CXX", ("g++", "clang++", "c++")))
+    for language, variable, names in needed:
+        if not any(name and shutil.which(name) for name in (os.environ.get(variable), *names)):
+            problem = f"{why}, and no {language} compiler was found ({variable}, {', '.join(names)})"
+            raise EnvironmentFailure(f"{problem}; install one, such as `apt install {names[0]}`, {remedy}")
 
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig) -> list[str]:

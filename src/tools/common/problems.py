@@ -14,7 +14,7 @@ from lm.text.slices import AnySlice, Slice
 from lm.text.sources.kinds import AnyFetch
 from lm.text.sources.local import LocalPath
 from lm.tokenizer.config import TokenizerParams, TokenizeRuntime
-from lm.train.config import TrainParams, TrainRuntime
+from lm.train.config import TrainParams, TrainRuntime, check_lengths
 
 NAMES = ("data.source", "selection.name", "tokenizer.name", "model.name")
 
@@ -41,7 +41,19 @@ def find_all_problems(folder: Path = Path()) -> list[str]:
         f"models.{model}": ModelParams,
     }
     problems += find_problems(sources, of_source) + find_problems(presets, of_presets)
-    return problems or find_wrong_start(params)
+    return problems or find_wrong_lengths(params, presets) + find_wrong_start(params)
+
+
+def find_wrong_lengths(params: Path, presets: Path) -> list[str]:
+    """Return a sentence for each length for which the context of the model is too short."""
+    name = read_section(params, "model.name", str)
+    model = read_section(presets, f"models.{name}", ModelParams)
+    seq_len = read_section(params, "train.seq_len", int)
+    try:
+        check_lengths(params, seq_len, name, model.max_seq_len)
+    except ParamsError as error:
+        return str(error).splitlines()
+    return []
 
 
 def find_wrong_start(params: Path) -> list[str]:

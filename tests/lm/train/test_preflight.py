@@ -1,7 +1,9 @@
 """What is said about a run before it starts: its size, the memory it needs, suspicious settings."""
 
 import dataclasses
+import re
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -239,20 +241,24 @@ def test_the_recipe_of_a_large_gpu_is_not_warned_of():
     assert 20 * 2**30 < plan.memory_bytes < 40 * 2**30
 
 
-def test_compiling_without_a_compiler_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+@pytest.mark.parametrize(
+    ("device", "numerics", "compile_", "found", "missing"),
+    [
+        pytest.param("cpu", "exact", False, [], None, id="exact on a CPU"),
+        pytest.param("cpu", "fast", True, ["gcc"], "no C++ compiler was found (CXX, g++", id="compiled"),
+        pytest.param("cpu", "fast", True, ["g++"], None, id="compiled with a compiler"),
+        pytest.param("cuda", "fast", False, [], None, id="fast on a GPU"),
+        pytest.param("cuda", "exact", False, ["g++"], "no C compiler was found (CC, gcc", id="exact on a GPU"),
+        pytest.param("cuda", "exact", False, ["clang"], None, id="exact on a GPU with a compiler"),
+        pytest.param("cuda", "exact", False, ["my-cc"], None, id="exact on a GPU with another compiler"),
+        pytest.param("cuda", "fast", True, ["g++"], "no C compiler was found (CC, gcc", id="compiled for a GPU"),
+    ],
+)
+def test_the_compiler_that_a_run_needs_is_asked_for(monkeypatch, device, numerics, compile_, found, missing):
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in found else None)
+    monkeypatch.setenv("CC", "my-cc")
+    params = train_params(numerics=numerics, compile=compile_)
+    refusal = pytest.raises(EnvironmentFailure, match=re.escape(missing)) if missing else nullcontext()
 
-    with pytest.raises(EnvironmentFailure, match=r"train\.compile is true, and no C\+\+ compiler was found"):
-        reject_missing_compiler(train_params(numerics="fast", compile=True))
-
-
-def test_without_a_compiler_a_model_that_is_not_compiled_is_accepted(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-
-    reject_missing_compiler(train_params())
-
-
-def test_with_a_compiler_a_model_may_be_compiled(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-
-    reject_missing_compiler(train_params(numerics="fast", compile=True))
+    with refusal:
+        reject_missing_compiler(params, torch.device(device))
