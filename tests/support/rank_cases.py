@@ -162,7 +162,7 @@ def measure(speedup: float) -> None:
     """A sabotage: the processor has bfloat16, measured this many times faster; only the main rank may measure."""
     machine.has_bfloat16 = lambda device: True
     is_main = os.environ.get("RANK", "0") == "0"
-    machine.bfloat16_speedup = (lambda device: speedup) if is_main else forbidden
+    machine.bfloat16_speedup = (lambda: speedup) if is_main else forbidden
 
 
 def measure_and_stop(speedup: float, step: int) -> None:

@@ -128,7 +128,7 @@ def products(monkeypatch):
 def test_the_speedup_of_bfloat16_is_the_time_of_float32_products_by_its_own(products):
     products.speedup = 4
 
-    assert bfloat16_speedup(CPU) == 4
+    assert bfloat16_speedup() == 4
 
 
 @pytest.mark.parametrize(("dtype", "peak"), [(torch.float32, 4000), (torch.bfloat16, 16_000)])
