@@ -19,7 +19,9 @@ WEIGHTS = "a" * 64
 class MadeUpRevision:
     """A revision by the hash of its validation text and the slice of it; with losses, one that was evaluated."""
 
-    def __init__(self, name: str, text_sha256: str | None, losses=None, test_reads: bytes | None = None, **slice_):
+    def __init__(
+        self, name: str, text_sha256: str | None, losses=None, test_reads: bytes | None = None, manifest=None, **slice_
+    ):
         self.name = name
         self.sidecar = {
             "slice": {"split": "validation", "start_char": 0, "num_chars": None} | slice_,
@@ -29,9 +31,14 @@ class MadeUpRevision:
         }
         self.losses = losses
         self.test_reads = test_reads
+        self.manifest = manifest
 
     def read_json(self, path) -> dict:
-        return self.sidecar
+        if path.name != "manifest.json":
+            return self.sidecar
+        if self.manifest is None:
+            raise IntegrityError("it is not in DVC's cache")
+        return self.manifest
 
     def read(self, path) -> bytes:
         if path.name == "validation.csv":
@@ -84,14 +91,18 @@ def test_looks_at_the_test_split_for_other_weights_are_counted(tmp_path):
     of_own_weights = TestRead(None, False, WEIGHTS, "c" * 64, 128, 5, 1.3, 1.2, 1.4)
     of_others = of_own_weights._replace(weights_sha256="b" * 64)
     of_others_again = of_others._replace(stride_tokens=64)
+    at_other_text = of_others._replace(test_sha256="d" * 64)
     path = tmp_path / "test_reads.csv"
-    write_test_reads(path, [of_own_weights, of_others, of_others_again])
+    write_test_reads(path, [of_own_weights, of_others, of_others_again, at_other_text])
 
-    with_record = read_run(MadeUpRevision("a", "12", LOSSES, test_reads=path.read_bytes()))
-    without_record = read_run(MadeUpRevision("a", "12", LOSSES))
+    def num_looks(**files) -> int:
+        return read_run(MadeUpRevision("a", "12", LOSSES, **files)).num_earlier_looks
 
-    assert with_record.num_earlier_looks == 2
-    assert without_record.num_earlier_looks == 0
+    reads = path.read_bytes()
+    assert num_looks(test_reads=reads, manifest={"test": {"sha256": "c" * 64}}) == 2
+    assert num_looks(test_reads=reads, manifest={}) == 0, "its text has no test split"
+    assert num_looks(test_reads=reads) == 3, "its text is unknown"
+    assert num_looks() == 0
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from lm.core.errors import IntegrityError
+from lm.text.slices import TEST
 from tools.common.parameters import preset_names_left_out
-from tools.common.paths import DOCUMENT_LOSSES, PLOTS
+from tools.common.paths import DOCUMENT_LOSSES, MANIFEST, PLOTS
 from tools.common.revisions import Revision, reject_other_text
 from tools.common.runs import CODE, Run
 from tools.common.test_reads import TEST_READS, parse_test_reads
@@ -69,9 +70,20 @@ def is_code_folder(path: str, md5: str) -> bool:
 
 
 def num_earlier_looks(revision: Revision, weights_sha256: str | None) -> int:
-    """Return how many looks at the test split, for other weights, a revision holds: its run may be chosen by them."""
+    """Return how many looks at its test split, for other weights, a revision holds: its run may be chosen by them.
+
+    Looks at any text count if its own cannot be read.
+    """
     content = revision.read_if_there(TEST_READS)
     if content is None:
         return 0
     reads = parse_test_reads(content.decode("utf-8", "replace"), f"{revision.name}: {TEST_READS}")
-    return sum(read.weights_sha256 != weights_sha256 for read in reads)
+    others = [read for read in reads if read.weights_sha256 != weights_sha256]
+    if not others:
+        return 0
+    try:
+        manifest = revision.read_json(MANIFEST)
+    except IntegrityError:
+        return len(others)
+    test_sha256 = manifest.get(TEST, {}).get("sha256")
+    return sum(read.test_sha256 == test_sha256 for read in others)
