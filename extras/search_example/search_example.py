@@ -12,22 +12,32 @@ import sys
 from pathlib import Path
 
 from lm.core.errors import ParamsError, exit_with_status
+from lm.core.params import read_yaml
 from lm.core.paths import PARAMS
 from tools.common.yaml_files import comment_keeping_yaml
 
 ANSWERS = {0: "kept", 1: "rejected", 3: "undecided"}
 
 
-def change_parameter(name: str, value: str) -> None:
-    """Change a parameter in params.yaml, and keep its comments."""
-    editor = comment_keeping_yaml()
-    params = editor.load(PARAMS.read_text(encoding="utf-8"))
+def section_of(params: dict, change: str) -> tuple[dict, str, str]:
+    """Return the section that a change is in, the key there, and the value. ParamsError if it is not a change."""
+    name, equals, value = change.partition("=")
+    if not equals:
+        raise ParamsError(f"the line {change!r} is not a change; it must be NAME=VALUE, such as train.peak_lr=0.012")
     *sections, key = name.split(".")
     section = params
     for each in sections:
-        section = section[each]
-    if key not in section:
+        section = section.get(each) if isinstance(section, dict) else None
+    if not isinstance(section, dict) or key not in section:
         raise ParamsError(f"{name} is not in {PARAMS}")
+    return section, key, value
+
+
+def change_parameter(change: str) -> None:
+    """Change a parameter in params.yaml, and keep its comments."""
+    editor = comment_keeping_yaml()
+    params = editor.load(PARAMS.read_text(encoding="utf-8"))
+    section, key, value = section_of(params, change)
     section[key] = editor.load(value)
     editor.dump(params, PARAMS)
 
@@ -41,9 +51,16 @@ def main(argv: list[str]) -> None:
     """Try each change of a file."""
     parser = argparse.ArgumentParser("python src search_example", description=__doc__)
     parser.add_argument("changes", type=Path, help="file with a change on each line")
-    changes = parser.parse_args(argv).changes.read_text(encoding="utf-8").splitlines()
-    for change in filter(None, changes):
-        change_parameter(*change.split("=", 1))
+    lines = parser.parse_args(argv).changes.read_text(encoding="utf-8").splitlines()
+    changes = [line for line in lines if line]
+
+    # Find a wrong line before the first one is tried.
+    params = read_yaml(PARAMS)
+    for change in changes:
+        section_of(params, change)
+
+    for change in changes:
+        change_parameter(change)
         git("commit", "--quiet", "--all", "--message", change)
         status = subprocess.run([sys.executable, "src", "judge", "HEAD~1", "--go-on"]).returncode
         if status != 0:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from support.refusal import refused
 from support.workspace import Workspace
 
 
@@ -29,11 +30,21 @@ def test_a_planted_gain_is_kept_and_a_lucky_seed_and_noise_are_not(tmp_path):
     assert workspace.run("git", "status", "--porcelain").stdout == ""
 
 
-def test_a_parameter_that_does_not_exist_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train.speed=7", "train.speed is not in params.yaml"),
+        ("trian.peak_lr=1", "trian.peak_lr is not in params.yaml"),
+        ("train.seed.x=1", "train.seed.x is not in params.yaml"),
+        ("train.peak_lr 1", "'train.peak_lr 1' is not a change; it must be NAME=VALUE"),
+    ],
+)
+def test_a_line_that_is_not_a_change_is_refused_before_the_first_is_tried(tmp_path, line, said):
     workspace = Workspace(tmp_path)
     workspace.commit()
-    (tmp_path / "changes.txt").write_text("train.speed=7\n")
+    (tmp_path / "changes.txt").write_text(f"train.peak_lr=0.03\n{line}\n")
 
     done = workspace.run("python", "src", "search_example", "changes.txt", check=False)
 
-    assert done.returncode == 2 and done.stderr == "error: train.speed is not in params.yaml\n"
+    refused(done.returncode, done.stderr, 2, said)
+    assert workspace.run("git", "log", "--format=%s").stdout == "state\n"
