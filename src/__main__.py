@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
         print(f"error: {Path.cwd().relative_to(ROOT)} is a subfolder; run the command in {ROOT}", file=sys.stderr)
         return 2
 
-    sys.path.append(str(ROOT))  # for `import extras.…`
+    sys.path.insert(0, str(ROOT))  # for `import extras.…`, before what PYTHONPATH names
     try:
         tool = importlib.import_module(TOOLS[argv[0]])
     except ModuleNotFoundError as error:

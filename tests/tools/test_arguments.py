@@ -1,5 +1,6 @@
 """Every tool refuses wrong arguments with exit code 2 and one sentence, and starts quickly."""
 
+import os
 import runpy
 import shlex
 import subprocess
@@ -30,6 +31,7 @@ WRONG = [
     ("verify --retrain 450 --weights .", ".: exists; name a new folder"),
     ("verify --retrain 450 --seed 1", "leave it out with --from or --retrain STEP"),
     ("verify --retrain -1", "--retrain"),
+    ("verify --retrain --from 0 90", "90: is not a folder"),
     ("export_hf --from nowhere models", "--from: nowhere is not a folder"),
     ("generate --min_p nan", "--min_p"),
     ("generate --tempo 1", "unrecognized arguments"),
@@ -65,6 +67,19 @@ def test_help_has_a_summary_of_every_tool(capsys):
             tools.append(tool)
             assert len(summary) > 2, line
     assert tools == list(PROGRAM["TOOLS"])
+
+
+@pytest.mark.parametrize("command", ["src report --help", "src/plot.py --help"])
+def test_pythonpath_does_not_replace_packages_of_the_repository(tmp_path, command):
+    for package in ("lm", "tools", "extras"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('this is another package')")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert "usage: " in done.stdout
 
 
 def test_a_tool_gets_its_arguments(tmp_path, monkeypatch, capsys):

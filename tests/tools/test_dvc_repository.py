@@ -9,7 +9,7 @@ import pytest
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from support.refusal import refused
-from tools.common.dvc_repository import explain_failures, reject_partial_clone
+from tools.common.dvc_repository import explain_failures
 from tools.common.revisions import Revision
 from tools.compare import cli as compare
 from tools.verify import cli as verify
@@ -84,8 +84,26 @@ def test_a_clone_without_all_files_says_how_to_get_them(project, tmp_path, monke
 
     git("fetch", "-q", "--refetch", "--no-filter", folder=tmp_path / "partial")
 
-    reject_partial_clone("HEAD")
     assert Revision("HEAD").stages == {"x": {"cmd": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, r"HEAD: .* run `git fetch --refetch --no-filter`"),
+        (b"x", r"corrupt.*`git fsck` lists"),
+    ],
+)
+def test_a_lost_or_damaged_object_of_git_is_one_sentence(project, content, said):
+    """The thread in which pygit2 reads it would end, and its caller wait."""
+    blob = subprocess.check_output(["git", "rev-parse", "HEAD:dvc.lock"], text=True).strip()
+    path = Path(".git", "objects", blob[:2], blob[2:])
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(EnvironmentFailure, match=said):
+        Revision("HEAD")
 
 
 def test_conflicts_of_a_merge_are_named(project, capsys):

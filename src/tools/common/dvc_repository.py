@@ -43,16 +43,18 @@ def explain_failures() -> Iterator[None]:
         raise EnvironmentFailure(f"user {os.getuid()} has no name, which DVC asks for; run `export USER=me`") from None
 
 
-def reject_partial_clone(revision: str) -> None:
-    """Raise EnvironmentFailure if files of a revision are not in a clone of `git clone --filter`: DVC would hang."""
-    if not git("config", "--get-regexp", r"^remote\..*\.promisor$"):
-        return
+def reject_unreadable(revision: str) -> None:
+    """Raise EnvironmentFailure if Git cannot read all files of a revision: DVC would wait for them for ever.
+
+    A partial clone (`git clone --filter`) lacks some; others may be lost or damaged.
+    """
     commit = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if commit is None:  # not a revision of Git
         return
     objects = git("rev-list", "--objects", "--no-walk", "--missing=print", commit) or ""
     if any(line.startswith("?") for line in objects.splitlines()):
         raise EnvironmentFailure(f"{revision}: {FETCH_ALL}")
+    git("archive", "--format=tar", f"--output={os.devnull}", commit)  # reads them all
 
 
 def is_shallow() -> bool:

@@ -13,7 +13,7 @@ from dvc.scm import RevError, SCMError
 from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import IntegrityError, ParamsError
-from tools.common.dvc_repository import explain_failures, is_shallow, reject_partial_clone
+from tools.common.dvc_repository import explain_failures, is_shallow, reject_unreadable
 from tools.common.lock import hash_of_folder, md5_of_content, parse_lock, read_lock
 from tools.common.parameters import recorded_params
 from tools.common.paths import EVALUATION_DETAILS, LOCK, MODEL, VALIDATION_SIDECAR
@@ -28,7 +28,7 @@ class Revision:
         """Open revision `name` of the repository around the working folder; ParamsError if it does not exist."""
         self.name = name
         if name != WORKSPACE:
-            reject_partial_clone(name)
+            reject_unreadable(name)
         elif LOCK.exists():
             read_lock()  # names conflicts of a merge
         try:

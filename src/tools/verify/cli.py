@@ -238,6 +238,9 @@ def main(argv: list[str]) -> None:
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise ParamsError if options contradict each other."""
+    for folder in args.folders:
+        if not folder.is_dir():
+            raise ParamsError(f"{folder}: is not a folder; name one that export_hf wrote, and a step as --retrain STEP")
     of_retrain = {"--from": args.start, "--seed": args.seed, "--weights": args.weights}
     given = [name for name, value in of_retrain.items() if value is not None]
     if given and args.retrain is None:
