@@ -120,11 +120,9 @@ def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
 
 def add_processor(seen: list[dict], hardware: str, run: str, digest: str, how: str, num_threads: int) -> list[dict]:
     """Return the list of processors and GPUs with this one, once for each run and way to run it."""
-    sets = [name for name, there in sorted(torch.cpu.get_capabilities().items()) if there is True]
     entry = {
         "processor": hardware,
         "how": how or "natively",
-        "instruction_sets": sets,
         "run": run,
         "weights": digest,
         "threads": num_threads,
