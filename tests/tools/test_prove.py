@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import warnings
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +23,11 @@ from lm.train.config import read_params
 from lm.train.ranks import SINGLE_PROCESS
 from lm.train.run import Run
 from support import ROOT
+from support.refusal import refused
 from support.stages import MICRO_MODEL, TINY, change_params, module_and_arguments, stage_folder
 from support.train_cases import TOKENIZER
 from tools.common.retrain import FILES
-from tools.prove import cli, digests, own_run
+from tools.prove import cli, digests, golden_run, own_run
 
 GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
 TRAIN = Path("data/processed_datasets/train.bin")
@@ -69,6 +71,23 @@ def test_twenty_steps_have_the_committed_bits(count, said, threads, capsys):
     out, err = capsys.readouterr()
     assert status == 0, err
     assert out.endswith(f" {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("TrainParams", "train.grad_clamp"),
+        ("ModelConfig", "model.relu_power"),
+    ],
+)
+def test_a_new_parameter_that_the_committed_run_lacks_is_named(monkeypatch, capsys, name, field):
+    known = getattr(golden_run, name)
+    new_field = (field.partition(".")[2], float)
+    monkeypatch.setattr(golden_run, name, make_dataclass(name, [new_field], bases=(known,), frozen=True))
+
+    status = cli.main([*GOLDEN, "--run", "short"])
+
+    refused(status, capsys.readouterr().err, 2, "src/tools/prove/golden_run.py", f"{field} is missing")
 
 
 @pytest.mark.parametrize("number", [0, -1])

@@ -3,11 +3,10 @@
 Nothing of it depends on params.yaml or on a file, so that its digests change only with the code that trains.
 """
 
-import dataclasses
-
 import numpy as np
 import torch
 
+from lm.core.params import coerce
 from lm.exact.threads import ThreadTuner
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows
@@ -18,28 +17,34 @@ from lm.train.state import TrainingState
 from lm.train.step import sampling_weights
 from tools.prove.digests import Digests, digest_steps
 
-SMALL = ModelConfig(
-    n_layer=2,
-    n_head=4,
-    n_kv_head=2,
-    head_dim=16,
-    d_model=64,
-    d_ff=192,
-    sliding_window=64,
-    full_attention_every=2,
-    rope_base_local=10000.0,
-    rope_base_global=10000.0,
-    query_pre_attn_scalar=16,
-    norm_eps=1e-6,
-    max_seq_len=512,
-    vocab_size=1000,
-)
-LARGE = dataclasses.replace(
-    SMALL, n_layer=4, head_dim=48, d_model=192, d_ff=512, query_pre_attn_scalar=48, vocab_size=8192
-)
+FILE = "src/tools/prove/golden_run.py"
+SMALL = {
+    "n_layer": 2,
+    "n_head": 4,
+    "n_kv_head": 2,
+    "head_dim": 16,
+    "d_model": 64,
+    "d_ff": 192,
+    "sliding_window": 64,
+    "full_attention_every": 2,
+    "rope_base_local": 10000.0,
+    "rope_base_global": 10000.0,
+    "query_pre_attn_scalar": 16,
+    "norm_eps": 1e-6,
+    "max_seq_len": 512,
+    "vocab_size": 1000,
+}
+LARGE = SMALL | {
+    "n_layer": 4,
+    "head_dim": 48,
+    "d_model": 192,
+    "d_ff": 512,
+    "query_pre_attn_scalar": 48,
+    "vocab_size": 8192,
+}
 # Model, optimizer steps, sampled vocabulary, and the id that begins a document that attention does not leave. The first
 # run has the operations of the default.
-RUNS = {"short": (dataclasses.replace(SMALL, sliding_window=4), 20, 500, None), "minute": (LARGE, 100, 2048, 0)}
+RUNS = {"short": (SMALL | {"sliding_window": 4}, 20, 500, None), "minute": (LARGE, 100, 2048, 0)}
 NUM_BUCKETS = 512  # of n-grams of made-up spellings
 SEQ_LEN = 128
 UNIT_TOKENS = 512
@@ -48,8 +53,12 @@ WEIGHTS_EVERY = {"short": 5, "minute": 25}  # steps from one digest of the weigh
 
 
 def train(name: str, threads: ThreadTuner, device: torch.device) -> Digests:
-    """Train the run `name` of RUNS on a device and return its digests (`digest_steps`)."""
-    config, num_steps, sampled_vocab_size, document_start_id = RUNS[name]
+    """Train the run `name` of RUNS on a device and return its digests (`digest_steps`).
+
+    Raise ParamsError if this file lacks a value of a new parameter.
+    """
+    shape, num_steps, sampled_vocab_size, document_start_id = RUNS[name]
+    config = coerce(shape, ModelConfig, "model", FILE)
     params = train_params(num_steps, sampled_vocab_size)
     model = Gemma3Model(config, params.numerics)
     model.init_weights(torch.Generator().manual_seed(params.seed))
@@ -68,37 +77,38 @@ def train(name: str, threads: ThreadTuner, device: torch.device) -> Digests:
 
 def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> TrainParams:
     """Return the parameters of a run of that many steps."""
-    return TrainParams(
-        seq_len=SEQ_LEN,
-        attend_across_documents=False,
-        batch_tokens=BATCH_TOKENS,
-        micro_batch_tokens=UNIT_TOKENS,
-        max_tokens=num_steps * BATCH_TOKENS,
-        optimizer="muon",
-        peak_lr=0.01,
-        min_lr=0.0,
-        embedding_lr_factor=1.0,
-        warmup_steps=5,
-        schedule="wsd",
-        decay_fraction=0.6,
-        weight_decay=0.1,
-        beta1=0.9,
-        beta2=0.99,
-        grad_clip=1.0,
-        sampled_vocab_size=sampled_vocab_size,
-        ngram_buckets=NUM_BUCKETS,
-        numerics="exact",
-        dtype="auto",
-        compile=False,
-        seed=1,
-        init_from="",
-        patience_evals=None,
-        divergence_nats=None,
-        log_every_tokens=1024,
-        eval_every_tokens=1024,
-        eval_tokens=1024,
-        keep_weights_at=(),
-    )
+    values = {
+        "seq_len": SEQ_LEN,
+        "attend_across_documents": False,
+        "batch_tokens": BATCH_TOKENS,
+        "micro_batch_tokens": UNIT_TOKENS,
+        "max_tokens": num_steps * BATCH_TOKENS,
+        "optimizer": "muon",
+        "peak_lr": 0.01,
+        "min_lr": 0.0,
+        "embedding_lr_factor": 1.0,
+        "warmup_steps": 5,
+        "schedule": "wsd",
+        "decay_fraction": 0.6,
+        "weight_decay": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "grad_clip": 1.0,
+        "sampled_vocab_size": sampled_vocab_size,
+        "ngram_buckets": NUM_BUCKETS,
+        "numerics": "exact",
+        "dtype": "auto",
+        "compile": False,
+        "seed": 1,
+        "init_from": "",
+        "patience_evals": None,
+        "divergence_nats": None,
+        "log_every_tokens": 1024,
+        "eval_every_tokens": 1024,
+        "eval_tokens": 1024,
+        "keep_weights_at": [],
+    }
+    return coerce(values, TrainParams, "train", FILE)
 
 
 def make_ids(vocab_size: int, num_tokens: int = 100_000) -> np.ndarray:

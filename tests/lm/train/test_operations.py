@@ -176,11 +176,11 @@ def weights_after(num_steps: int, seq_len: int, threads: int) -> list[torch.Tens
         micro_batch_tokens=seq_len,
         max_tokens=40 * seq_len,
     )
-    windows = TokenWindows(make_ids(SMALL.vocab_size), seq_len, params.batch_size, params.seed)
+    windows = TokenWindows(make_ids(SMALL["vocab_size"]), seq_len, params.batch_size, params.seed)
     threads_before = torch.get_num_threads()
     set_num_threads(threads, "exact")
     try:
-        model = Gemma3Model(dataclasses.replace(SMALL, sliding_window=4), "exact")
+        model = Gemma3Model(ModelConfig(**SMALL | {"sliding_window": 4}), "exact")
         model.init_weights(torch.Generator().manual_seed(1))
         state = TrainingState(model, build_optimizers(model, params, torch.float32))
         for step in range(num_steps):
