@@ -44,7 +44,6 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     # README.md
     "default-run": runs.default_run,
     "first-hour": runs.first_hour,
-    "scale": runs.scale,
     "verdict": runs.verdict,
     "sample": runs.sample,
     "first-experiment": lambda: runs.experiment("first_experiment"),
@@ -52,14 +51,10 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "judge-nights": runs.judge_nights,
     "graph": runs.graph,
     # docs/
-    "migration": bits.migration,
     "results": speed.results,
     **TUTORIAL,
-    "checkpoints": runs.checkpoints,
     "second-experiment": lambda: runs.experiment("second_experiment"),
     "detectable": runs.detectable,
-    "baselines": runs.baselines,
-    "compressed": runs.compressed,
     "speeds": speed.speeds,
     "step": speed.step,
     "records": speed.records,

@@ -1,4 +1,4 @@
-"""Fragments about bits: exact numerics, processors, GPUs, and a run that moves between them."""
+"""Fragments about bits: exact numerics, processors and GPUs."""
 
 import json
 import re
@@ -7,19 +7,6 @@ from fragments.text import computed, machine, paragraph, read, table
 from harness import ROOT
 
 RTX_4090_TFLOPS = 165  # the peak in bfloat16 of NVIDIA's data sheet, as in docs/exact.md
-
-
-def migration() -> str:
-    """docs/exact.md: the parts of a run that moved from one processor to another, and what it ended with."""
-    found = read("migration")
-    parts = [f"steps {part['from_step']} to {part['to_step']} on {part['name']}" for part in found["parts"]]
-    sha256 = found["migrated_sha256"]["data/models/best_model_params.pt"]
-    assert found["migrated_sha256"] == found["undisturbed_sha256"]
-    return paragraph(
-        f"This run of {found['parts'][-1]['to_step']} steps of the default model was killed three times: "
-        f"{'; '.join(parts)}. Its weights have the SHA-256 of the undisturbed run (`{sha256[:16]}…`). Its curves, "
-        f"with the digest of the state at every validation, have the same bytes too."
-    )
 
 
 def rounding() -> str:

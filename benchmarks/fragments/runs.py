@@ -3,7 +3,7 @@
 import re
 import statistics
 
-from fragments.text import machine, output, paragraph, read, table, threads
+from fragments.text import machine, output, paragraph, read, table
 from harness import ROOT
 from lm.core.params import read_yaml
 from tools.common.statistics import POWER, detectable_by_runs
@@ -44,26 +44,6 @@ def first_hour() -> str:
     )
 
 
-def best_ngram_model(bits_per_byte: dict[str, float]) -> tuple[str, float]:
-    """Return the bytes of context of the best n-gram model, and its bits per byte."""
-    order = min(bits_per_byte, key=bits_per_byte.__getitem__)
-    return order, bits_per_byte[order]
-
-
-def scale() -> str:
-    """README: the default's bits per byte beside those of xz and of an n-gram model, on the same text."""
-    found = read("baselines")
-    run = read("default")
-    order, ngram = best_ngram_model(found["ngram_bits_per_byte"])
-    xz = found["xz_bits_per_byte"]
-    return paragraph(
-        f"A scale for the {run['metrics']['bits_per_byte']:.3f}: an n-gram model of the training text, with {order} "
-        f"bytes of context, has {ngram:.3f} bits per byte on the same text; xz has {xz['alone']:.3f}, or "
-        f"{xz['after_the_training_text']:.3f} after the training text "
-        f"([what a good score is](docs/metrics.md#what-a-good-score-is))."
-    )
-
-
 def verdict() -> str:
     """README: the last lines that `make` prints."""
     return output(read("default")["verdict"])
@@ -86,21 +66,6 @@ def experiment(name: str) -> str:
     where = f"On {found['hardware']['cores']} cores of {found['hardware']['processor']}, it"
     taken = f"{where} took {found['seconds'] / 60:.1f} minutes. `compare` prints, shortened:"
     return f"{taken}\n\n{output(shortened(found['printed']['python src compare main workspace']))}"
-
-
-def checkpoints() -> str:
-    """docs/experiments.md: a run whose checkpoints were deleted and rebuilt."""
-    found = read("checkpoints")
-    count = len(found["steps"])
-    megabytes = count * found["bytes_of_each"] / 1e6
-    total = sum(found["seconds"])
-    return paragraph(
-        f"On {machine('checkpoints')}, the default was trained with {count} validations, and all its checkpoints were "
-        f"deleted. `verify --retrain` rebuilt that of each validation, one after the other, with the recorded digest. "
-        f"So these {count} files of {megabytes:.0f} MB in all need not be stored. To rebuild them took "
-        f"{max(found['seconds']):.0f} seconds each, {total:.0f} in all. The training had taken "
-        f"{found['train_seconds']:.0f} seconds."
-    )
 
 
 def seeds() -> str:
@@ -134,34 +99,6 @@ def detectable() -> str:
         f"{100 * POWER:g} % of cases, 3 show {shown(3)}, 5 show {shown(5)}, 10 show {shown(10)}. `python src noise` "
         f"computes this for your runs."
     )
-
-
-def baselines() -> str:
-    """docs/metrics.md: the default's bits per byte beside those of an n-gram model and of xz, on the same text."""
-    found = read("baselines")
-    run = read("default")
-    order, ngram = best_ngram_model(found["ngram_bits_per_byte"])
-    xz = found["xz_bits_per_byte"]
-    rows = [
-        ("every byte equally likely", "8.000"),
-        (f"an n-gram model of the training text, at most {order} bytes of context", f"{ngram:.3f}"),
-        ("xz, of the validation text alone", f"{xz['alone']:.3f}"),
-        ("the default model, at most 256 tokens of context", f"{run['metrics']['bits_per_byte']:.3f}"),
-        ("xz, of the validation text after the training text", f"{xz['after_the_training_text']:.3f}"),
-    ]
-    return table("the default's validation text under | bits per byte", rows)
-
-
-def compressed() -> str:
-    """docs/metrics.md: the size of the compressed validation file beside the loss of `eval`."""
-    found = read("compress")
-    text = (
-        f"The validation text of the default run has {found['utf8_bytes']:,} bytes, and its token file is compressed "
-        f"to {found['file_bytes']:,}. These are {found['bits_per_byte']:.4f} bits per byte, with the header of the "
-        f"file; `eval` reports {found['eval_bits_per_byte']:.4f}. {threads(found['compress']).capitalize()} compressed "
-        f"it, and {threads(found['decompress'])} decompressed it to the same bytes."
-    )
-    return paragraph(text)
 
 
 def default_data() -> str:

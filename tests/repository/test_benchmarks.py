@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lm.plots import to_png
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
 from support.workspace import Workspace
@@ -63,24 +62,6 @@ def test_pages_show_what_compare_prints_without_the_names_of_its_files(monkeypat
     answer = "The model `b` is worse than the model `a`: +0.0080 bits per byte (…).\nDiffers: nothing."
 
     assert shortened(f"{answer}\nwritten: comparisons/a-vs-b.md, a-vs-b.csv\n") == answer
-
-
-def test_the_picture_of_the_migration_is_of_its_record_with_one_colour_per_processor(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    script = runpy.run_path(str(BENCHMARKS / "quality" / "migration.py"))
-    record = read_result("migration")
-
-    figure = script["picture"](record)
-
-    parts, undisturbed = figure.axes
-    colors = [line.get_color() for line in parts.lines if len(line.get_xdata()) > 2]
-    processors = [part["name"].split(", ")[0] for part in record["parts"]]
-    pairs = set(zip(processors, colors, strict=True))
-    assert len(pairs) == len(set(processors))
-    assert len(pairs) == len(set(colors))
-    (curve,) = undisturbed.lines
-    assert list(curve.get_ydata()) == record["training_loss"]
-    assert to_png(figure) == (RESULTS / "migration.png").read_bytes()
 
 
 def test_every_result_has_a_stage_or_a_row_of_a_settled_question():
