@@ -1,6 +1,8 @@
 """Every tool refuses wrong arguments with exit code 2 and one sentence, and starts quickly."""
 
+import argparse
 import os
+import re
 import runpy
 import shlex
 import subprocess
@@ -80,6 +82,23 @@ def test_pythonpath_does_not_replace_packages_of_the_repository(tmp_path, comman
 
     assert done.returncode == 0, done.stderr
     assert "usage: " in done.stdout
+
+
+@pytest.mark.parametrize("tool", PROGRAM["TOOLS"])
+def test_a_number_in_brackets_of_the_help_is_the_default(monkeypatch, tool):
+    parsers = []
+
+    def keep(parser, *_):
+        parsers.append(parser)
+        raise SystemExit
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", keep)
+    with pytest.raises(SystemExit):
+        main([tool])
+
+    for action in parsers[0]._actions:
+        for number in re.findall(r"\(([\d.,]+)\)", action.help or ""):
+            assert float(number.replace(",", "")) == action.default, action.option_strings
 
 
 def test_a_tool_gets_its_arguments(tmp_path, monkeypatch, capsys):

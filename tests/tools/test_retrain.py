@@ -106,9 +106,13 @@ def replace_by_another(checkpoint: Checkpoint) -> str:
 
 
 def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
-    """From the initial weights, because none before it is stored; the steps pass a validation and kept weights."""
+    """From the initial weights, because none before it is stored; the steps pass a validation and kept weights.
+
+    A file without its record is no checkpoint.
+    """
     before = dict(named_tensors(load_checkpoint(Checkpoint(run, 10))))
     keep_only(run, [15])
+    Checkpoint(run, 10).path.write_bytes(b"cut")
 
     call(end=10)
 
