@@ -401,10 +401,19 @@ def test_without_git_or_a_committed_run_nothing_is_compared(committed, capsys, c
 
 def test_a_run_without_one_of_its_outputs_has_no_verdict(capsys):
     shutil.rmtree("data/models")
+    shutil.rmtree("data/evaluation")
 
     status = verdict.main([])
 
-    refused(status, capsys.readouterr().err, 4, "data/models: missing", "run `dvc repro` first")
+    refused(
+        status,
+        capsys.readouterr().err,
+        4,
+        "data/models, data/evaluation: missing",
+        "`dvc pull`",
+        "`dvc repro`",
+        "`make back`",
+    )
 
 
 def test_without_a_run_there_is_no_verdict(capsys):

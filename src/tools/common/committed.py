@@ -88,7 +88,13 @@ def compare_with_committed() -> Comparison | None:
     now = stages_of(read_lock())
     outputs_now = hashes(now, "outs")
     if missing := [path for path in outputs_now if not os.path.exists(path)]:
-        raise IntegrityError(f"{missing[0]}: missing, as before the end of a run; run `dvc repro` first")
+        problem = (
+            f"{', '.join(missing)}: missing, as before the end of a run, or in an experiment that was not pushed whole"
+        )
+        remedy = (
+            "`dvc pull` fetches what a remote has; else run `dvc repro` first, or `make back` for the committed run"
+        )
+        raise IntegrityError(f"{problem}; {remedy}")
     committed_text = git("show", f"HEAD:./{LOCK}")
     if committed_text is None:
         return None
