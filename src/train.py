@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
     with preflight.explain_out_of_memory():
-        world = ranks.world_from_environment(runtime.shard)
+        world = ranks.world_from_environment()
         if world.world_size > 1:
             run_rank(arguments, runtime, world)
         else:
@@ -80,8 +80,7 @@ def main(argv: list[str]) -> None:
 def run_stage(arguments: Arguments, runtime: TrainRuntime, argv: list[str]) -> None:
     """Check the inputs, train in this process or in the ranks that it starts, and publish the results."""
     num_processes = runtime.num_processes
-    sharded = runtime.shard and num_processes > 1
-    planned = World(world_size=num_processes, local_world_size=num_processes, sharded=sharded)
+    planned = World(world_size=num_processes, local_world_size=num_processes)
     params = read_params()
     device = preflight.check_run(params, planned)
     run = Run.read(arguments.files, params)
@@ -239,9 +238,8 @@ def save_checkpoint(training: Training, writer: CheckpointWriter, waits: bool) -
     """
     state = training.state
     state.count_seconds("training")
-    saved = state.as_dict()
     if state.world.is_main:
-        writer.save(state.step, saved)
+        writer.save(state.step, state.as_dict())
         if waits:
             writer.wait()
     state.world.all_reduce_max(0)  # wait for the main rank

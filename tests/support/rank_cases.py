@@ -14,18 +14,15 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("src", "tests")]
 
-import torch.distributed as dist
-from torch import Tensor
-
 import lm.core.files
 import lm.tokens.tokenfile
 import lm.train.run
 import lm.train.step
 import train as train_stage
 from lm.model import machine
-from lm.train.ranks import MAIN_RANK_SPEAKS_S, World
+from lm.train.ranks import MAIN_RANK_SPEAKS_S
 from lm.train.stop import StopRequest
-from support.train_cases import SERVER, Ended, Stage, at_step, beside_training, write_slowly
+from support.train_cases import Ended, Stage, at_step, beside_training, write_slowly
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
@@ -39,38 +36,6 @@ def free_port() -> int:
     """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
-
-
-def run_together(count: int, function: Callable, store: Path, *arguments) -> list[int | None]:
-    """Call `function(world, *arguments)` as each of `count` sharded ranks that meet at the file `store`.
-
-    Return their exit codes.
-    """
-    processes = [
-        SERVER.Process(target=_join_and_call, args=(World(rank, count, sharded=True), function, store, arguments))
-        for rank in range(count)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    return [process.exitcode for process in processes]
-
-
-def _join_and_call(world: World, function: Callable, store: Path, arguments: tuple) -> None:
-    joined = dist.FileStore(str(store), world.world_size)
-    dist.init_process_group("gloo", store=joined, rank=world.rank, world_size=world.world_size)
-    function(world, *arguments)
-    dist.destroy_process_group()
-
-
-def sharded(matrices: list[Tensor], world: World) -> list[Tensor]:
-    """Distribute the rows of each matrix over all ranks."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    mesh = init_device_mesh("cpu", (world.world_size,))
-    return [distribute_tensor(matrix, mesh, [Shard(0)]) for matrix in matrices]
 
 
 def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:
@@ -105,10 +70,10 @@ def record_batches(folder: str) -> None:
     accumulate = lm.train.step.accumulate_gradients
     path = Path(folder) / f"{os.environ.get('RANK', 0)}.json"
 
-    def recorded(model, world, x, *arguments):
+    def recorded(model, x, *arguments):
         seen.append(x.tolist())
         path.write_text(json.dumps(seen))
-        return accumulate(model, world, x, *arguments)
+        return accumulate(model, x, *arguments)
 
     lm.train.step.accumulate_gradients = recorded
 

@@ -248,13 +248,13 @@ def test_damaged_tokens_are_named_and_nothing_changes(run):
 def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd):
     remove(Checkpoint(run, 10))
     before = files_below(run)
-    change_params(Path(), {"train.num_processes": 2, "train.shard": True}, "runtime.yaml")  # not for Muon
+    change_params(Path(), {"train.num_processes": 7}, "runtime.yaml")
 
     with pytest.raises(UserError, match=r"^src/train\.py failed; its message is above$") as caught:
         call(end=10)
 
     assert caught.value.exit_code == ParamsError.exit_code
-    assert "Muon needs whole matrices" in capfd.readouterr().err
+    assert "7 processes cannot divide equally" in capfd.readouterr().err
     assert files_below(run) == before
 
 

@@ -93,7 +93,6 @@ class Chosen:
             self.config,
             self.train.max_tokens,
             micro_batch_tokens or self.train.micro_batch_tokens,
-            1,
             "cuda" if on_gpu else "cpu",
             torch.bfloat16 if on_gpu and self.train.numerics == "fast" else torch.float32,
         )

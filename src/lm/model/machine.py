@@ -120,7 +120,7 @@ def products_time(dtype: torch.dtype) -> float:
     return time.perf_counter() - started
 
 
-def computed_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1, sharded: bool = False) -> dict:
+def computed_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
     """Return all that a result depends on, bit for bit, besides parameters, code and data.
 
     Exact numerics have the same bits on a GPU; its name is recorded all the same.
@@ -128,14 +128,11 @@ def computed_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: 
     if numerics == "exact":
         gpu = {"gpu": device_name(device)} if device.type == "cuda" else {}
         return {"numerics": "exact", **gpu, **library_versions()}
-    return {"numerics": "fast", **describe(device, dtype, ranks, sharded)}
+    return {"numerics": "fast", **describe(device, dtype, ranks)}
 
 
-def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1, sharded: bool = False) -> dict:
-    """Return the device, the instruction set, the dtype, the threads, ranks and shards that compute, and versions.
-
-    sharded: each rank keeps only its shard of the weights (FSDP2).
-    """
+def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1) -> dict:
+    """Return the device, the instruction set, the dtype, the threads and ranks that compute, and versions."""
     return {
         "device": device_name(device),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
@@ -143,7 +140,6 @@ def describe(device: torch.device, dtype: torch.dtype, ranks: int = 1, sharded: 
         "dtype": str(dtype).removeprefix("torch."),
         "threads": get_num_threads(),
         "ranks": ranks,
-        "sharded": sharded,
         **library_versions(),
     }
 

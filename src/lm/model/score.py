@@ -125,7 +125,7 @@ def score_windows(
     return window_losses(model, tokens, starts, seq_len, dtype, skip).cpu().numpy()
 
 
-@torch.no_grad()  # not inference_mode: FSDP2 would keep its buffers from here, and a training step could not write them
+@torch.no_grad()
 def window_losses(
     model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
 ) -> torch.Tensor:

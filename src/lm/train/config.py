@@ -132,7 +132,6 @@ class TrainRuntime:
     keep_checkpoints: Annotated[int, at_least(0)]
     keep_freed_memory: bool
     num_processes: Count
-    shard: bool
     timeout_s: Positive
 
 

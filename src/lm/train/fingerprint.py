@@ -5,7 +5,7 @@ its own file and every module of CODE_FOLDERS, the folders that dvc.yaml lists f
 
 It does not cover:
 - comments, docstrings and formatting: a run of three days continues after an explanation was reworded;
-- the device, the dtype and the numbers of threads, ranks and shards: in fast numerics `segments` in model.json records
+- the device, the dtype and the numbers of threads and ranks: in fast numerics `segments` in model.json records
   them, and a run that continues with others warns;
 - the build of torch for a CPU or for CUDA, versions of other packages, and what a person sets in the environment.
 

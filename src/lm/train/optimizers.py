@@ -14,7 +14,6 @@ from lm.exact import functions as exact
 from lm.exact.order import AdamWScalars
 from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
-from lm.train.ranks import SINGLE_PROCESS, World, shard_rows
 
 # The quintic iteration of Jordan et al. (2024), "Muon": kellerjordan.github.io/posts/muon
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -68,12 +67,10 @@ class NgramAdamW(AdamW):
         embedding: nn.Parameter,
         ngrams: NgramEmbeddings,
         betas: tuple,
-        world: World = SINGLE_PROCESS,
         numerics: Numerics = "fast",
     ):
         self.embedding = embedding
         self.ngrams = ngrams.to(embedding.device)
-        self.world = world
         num_buckets = len(ngrams.token_starts)
         width = embedding.shape[1]
         self.changes = torch.zeros(num_buckets, width, device=embedding.device, requires_grad=True)
@@ -84,23 +81,15 @@ class NgramAdamW(AdamW):
     def step(self, closure=None):
         """Update the embedding; `closure` is unused, torch passes it."""
         gradient = self.embedding.grad
-        weight = self.embedding
         assert gradient is not None
-        if self.world.sharded:
-            gradient = gradient.full_tensor()  # pyright: ignore - a DTensor
-            weight = weight.to_local()  # pyright: ignore - a DTensor
 
         # Update P. Without decay AdamW does not read its parameter, only adds to it: from zero, it gives the change.
         self.changes.grad = self.ngrams.sum_tokens(gradient)
         self.changes.zero_()
         super().step()
 
-        # Add the change to the embedding, or to this rank's rows of it.
-        change = self.ngrams.sum_buckets(self.changes)
-        if self.world.sharded:
-            rows_of_ranks = shard_rows(len(change), self.world.world_size)
-            change = change.split(rows_of_ranks)[self.world.rank]
-        weight.add_(change)
+        # Add the change to the embedding.
+        self.embedding.add_(self.ngrams.sum_buckets(self.changes))
 
 
 def orthogonalize(updates: Tensor, dtype: torch.dtype, numerics: Numerics = "fast") -> Tensor:
@@ -129,7 +118,7 @@ class Muon(torch.optim.Optimizer):
 
     All matrices of one shape are one batch of products, which takes a third of torch.optim.Muon's time for many small
     ones and differs by rounding only. Updates have AdamW's size, 0.2 sqrt(max(rows, columns)) (Liu et al. 2025, arXiv
-    2502.16982), so that one learning rate serves both. It needs whole matrices, not shards.
+    2502.16982), so that one learning rate serves both.
     """
 
     def __init__(
@@ -195,7 +184,6 @@ def build_optimizers(
     model: nn.Module,
     params: TrainParams,
     dtype: torch.dtype,
-    world: World = SINGLE_PROCESS,
     ngrams: NgramEmbeddings | None = None,
 ) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
@@ -216,7 +204,7 @@ def build_optimizers(
     numerics = params.numerics
     optimizers: list[torch.optim.Optimizer] = []
     if ngrams is not None:
-        optimizers.append(NgramAdamW(embedding[0], ngrams, betas, world, numerics))
+        optimizers.append(NgramAdamW(embedding[0], ngrams, betas, numerics))
     if params.optimizer == "adamw":
         optimizers.append(AdamW([embedding_group, vector_group, matrix_group], betas, numerics))
     else:

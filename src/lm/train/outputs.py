@@ -48,10 +48,9 @@ def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
 def write_timing(training: Training) -> None:
     """Write timing.json into the run's folder: the one file with wall-clock times, which no stage has as an output."""
     state = training.state
-    world = training.state.world
     columns = zip(*state.history.timing, strict=True)
     curve = dict(zip(TIMING, columns, strict=True))
-    computed_on = machine.describe(training.device, training.dtype, world.world_size, world.sharded)
+    computed_on = machine.describe(training.device, training.dtype, state.world.world_size)
     record = {"train_seconds": state.seconds["training"], **curve, "computed_on": computed_on}
     write_json(training.run.folder / "timing.json", record)
 
@@ -90,9 +89,9 @@ def write_results(training: Training) -> None:
     state = training.state
     plan = training.plan
     run = training.run.folder
-    last_weights = state.weights()
     if not state.world.is_main:
         return
+    last_weights = state.weights()
 
     # Describe the best and the last weights.
     tokens_at = {step: tokens for step, tokens, _ in state.history.validation}

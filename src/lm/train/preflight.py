@@ -41,7 +41,6 @@ class Plan:
         config: ModelConfig,
         train_tokens: int,
         micro_batch_tokens: int,
-        num_shards: int = 1,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
     ):
@@ -49,7 +48,7 @@ class Plan:
         self.num_parameters = count_parameters(config)["total"]
         self.memory_bytes = (
             (PROCESS_BYTES if device == "cpu" else 0)
-            + state_bytes(self.num_parameters, config, num_shards, device, dtype)
+            + state_bytes(self.num_parameters, device, dtype)
             + sum_bytes(self.num_parameters, params)
             + activation_bytes(config, micro_batch_tokens, params.seq_len, params.numerics, device, dtype)
             + loss_bytes(config, micro_batch_tokens, params.numerics, device, dtype)
@@ -90,20 +89,15 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
     return [(C, queries)] * 2 + [(C, keys)] * 2 + [(C, F)] * 3
 
 
-def state_bytes(num_parameters: int, config: ModelConfig, num_shards: int, device: str, dtype: torch.dtype) -> int:
-    """Return the bytes of what stays from step to step in a rank: its shard of weights, gradients, and moments.
+def state_bytes(num_parameters: int, device: str, dtype: torch.dtype) -> int:
+    """Return the bytes of what stays from step to step in a rank: weights, gradients, and moments in float32.
 
-    All of it is float32. On a CPU the best weights so far are beside it; those of a GPU run are in the CPU's memory.
-    A step in bfloat16 keeps rounded weights too. A rank with shards gathers the whole head, and keeps whole gradients
-    until the last micro-batch of a step.
+    On a CPU the best weights so far are beside it; those of a GPU run are in the CPU's memory. A step in bfloat16 keeps
+    rounded weights too.
     """
-    best_weights = 1 if device == "cpu" else 0
-    bytes_per_parameter = 4 * (3 + best_weights)
-    if dtype != torch.float32:
-        bytes_per_parameter += dtype.itemsize
-    gradients = 4 * num_parameters
-    gathered = 4 * config.vocab_size * config.d_model if num_shards > 1 else 0
-    return bytes_per_parameter * num_parameters // num_shards + gradients + gathered
+    num_copies = 4 + (device == "cpu")
+    rounded = 0 if dtype == torch.float32 else dtype.itemsize
+    return num_parameters * (4 * num_copies + rounded)
 
 
 def sum_bytes(num_parameters: int, params: TrainParams) -> int:
@@ -150,7 +144,6 @@ def check_run(params: RunParams, world: World) -> torch.device:
 
     It reads no file of the run, so that a wrong parameter is found at once.
     """
-    reject_sharded_muon(params.train, world)
     reject_unequal_rows(params.train, world)
     check_lengths(PARAMS, params.train.seq_len, params.model_name, params.model.max_seq_len)
     device = read_device(world.local_rank if world.world_size > 1 else None)
@@ -168,9 +161,6 @@ def reject_unequal_rows(params: TrainParams, world: World) -> None:
         raise ParamsError(f"{problem}: {remedy}; micro-batches follow")
     if params.numerics == "fast":
         return
-    if world.sharded:
-        problem = "train.numerics is exact, and train.shard of runtime.yaml is true: sharded weights have other bits"
-        raise ParamsError(f"{problem}; set train.numerics to fast, or train.shard to false")
     # Exact numerics average over micro-batches, which the ranks divide among themselves.
     micro_batches = params.batch_size // params.micro_batch_size
     ranks = world.world_size
@@ -178,13 +168,6 @@ def reject_unequal_rows(params: TrainParams, world: World) -> None:
         problem = f"train.numerics is exact: {micro_batches} micro-batches cannot be divided among {ranks} processes"
         remedy = "lower train.micro_batch_tokens, start fewer processes, or set train.numerics to fast"
         raise ParamsError(f"{problem}; {remedy}")
-
-
-def reject_sharded_muon(params: TrainParams, world: World) -> None:
-    """Raise ParamsError if the weights are sharded and Muon, which needs whole matrices, is to update them."""
-    if world.sharded and params.optimizer == "muon":
-        problem = "train.optimizer is muon, and train.shard of runtime.yaml is true: Muon needs whole matrices"
-        raise ParamsError(f"{problem}; set train.optimizer to adamw, or train.shard to false")
 
 
 def available_bytes(world: World, device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""The ranks of a run: the processes that split each batch, average gradients, agree, and shard weights.
+"""The ranks of a run: the processes that split each batch, average gradients, and agree.
 
 Rank 0, the main rank, alone prints and writes. With one process every method returns what it is given.
 Training draws no random numbers (no dropout, and a batch is a function of seed and step), so no rank needs a
@@ -13,16 +13,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from lm.core.errors import DivergedError, EnvironmentFailure, Interrupted
-from lm.exact import functions as exact
-from lm.model.gemma3 import Gemma3Model
 from lm.model.machine import collective_backend
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
@@ -36,7 +33,6 @@ class World:
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
-    sharded: bool = False  # each rank keeps only its shard of the weights (FSDP2)
 
     @property
     def is_main(self) -> bool:
@@ -59,17 +55,9 @@ class World:
         dist.all_reduce(total)
         return total.item() / self.world_size
 
-    def average_in_backward(self, model: Any, is_last: bool) -> None:
-        """Tell sharded weights to average their gradients over the ranks in the next backward pass, if it is the last.
-
-        Until then each rank keeps the sum of its own, so that a step sends them once.
-        """
-        if self.sharded:
-            model.set_requires_gradient_sync(is_last)
-
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace every gradient by its mean over the ranks, which have equally many rows; sharded ones already are."""
-        if self.world_size == 1 or self.sharded:
+        """Replace every gradient by its mean over the ranks, which have equally many rows."""
+        if self.world_size == 1:
             return
         grads = [p.grad for p in parameters if p.grad is not None]
         # DistributedDataParallel hooks into `forward`, but this model is trained through its `loss`. The traffic is the
@@ -91,13 +79,6 @@ class World:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def norm(self, gradients: list[Any], is_exact: bool = False) -> Tensor:
-        """Return the norm of all gradients together."""
-        if is_exact:
-            return torch.tensor(exact.norm(gradients))
-        norm: Any = nn.utils.get_total_norm(gradients)
-        return norm.full_tensor() if self.sharded else norm
-
     def all_gather_numbers(self, numbers: list[float]) -> list[float]:
         """Return the numbers of all ranks, each with equally many, in the order of the ranks."""
         if self.world_size == 1:
@@ -115,69 +96,8 @@ class World:
         dist.all_reduce(combined, dist.ReduceOp.MAX)
         return combined.masked_fill_(combined.isneginf(), torch.nan).numpy()
 
-    def place_model(self, model: Gemma3Model, device: torch.device, dtype: torch.dtype) -> None:
-        """Move the model to the device; if sharded, keep only this rank's shard of each block's weights.
-
-        FSDP2 averages the gradients of sharded weights over the ranks in the backward pass. It sends weights in
-        `dtype`, in which the step computes, and gradients in float32.
-        """
-        if not self.sharded:
-            model.to(device)
-            return
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-
-        mesh = init_device_mesh(device.type, (self.world_size,))
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-        for module in (*model.layers, model):
-            fully_shard(module, mesh=mesh, mp_policy=policy)
-        for name in ("loss", "token_losses"):
-            register_fsdp_forward_method(model, name)
-
-    def gather(self, value) -> Any:
-        """Return `value` with its sharded tensors whole on the main rank, empty on others; all ranks call it."""
-        if not self.sharded:
-            return value
-        if isinstance(value, dict):
-            return {key: self.gather(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.gather(item) for item in value]
-        if not hasattr(value, "full_tensor"):
-            return value
-        whole = value.full_tensor()  # one at a time
-        return whole.cpu() if self.is_main else torch.empty(0)
-
-    def shard_weights(self, weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-        """Return this rank's shards of whole weights; the inverse of `gather` for a model's state."""
-        own = model.state_dict()
-        return {name: _shard(value, own[name]) for name, value in weights.items()} if self.sharded else weights
-
-    def shard_optimizer_state(self, state: dict, optimizer: torch.optim.Optimizer) -> dict:
-        """Return this rank's shards of an optimizer's whole state."""
-        if not self.sharded:
-            return state
-        own = [p for group in optimizer.param_groups for p in group["params"]]
-        shards = {i: {name: _shard(v, own[i]) for name, v in values.items()} for i, values in state["state"].items()}
-        return {**state, "state": shards}
-
 
 SINGLE_PROCESS = World()
-
-
-def shard_rows(num_rows: int, world_size: int) -> list[int]:
-    """Return how many rows of a matrix each rank has if it is sharded: torch.chunk's, the last ranks may have none."""
-    most = -(-num_rows // world_size)
-    return [max(0, min(most, num_rows - rank * most)) for rank in range(world_size)]
-
-
-def _shard(value: Tensor, like: Any) -> Tensor:
-    """Return the shard of `value` that `like` has on this rank, or all of `value` if `like` is not sharded."""
-    if value.shape != like.shape or not hasattr(like, "device_mesh"):
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    # Every rank has the whole tensor, so nothing is sent.
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -187,13 +107,13 @@ MAIN_RANK_SPEAKS_S = 2.0  # time for the main rank to print why all ranks end
 LAUNCHER_ENDS_S = 5.0  # time for a launcher to end the ranks after one of them has failed
 
 
-def world_from_environment(sharded: bool) -> World:
+def world_from_environment() -> World:
     """Return the place of this process among the ranks that torchrun or srun started; alone it is SINGLE_PROCESS."""
     for names in (TORCHRUN, SRUN):
         if all(name in os.environ for name in names):
             # "8(x2)" means 8 on each of 2 hosts.
             numbers = [int(re.split(r"\D", os.environ[name])[0]) for name in names]
-            world = World(*numbers, sharded=sharded)
+            world = World(*numbers)
             return world if world.world_size > 1 else SINGLE_PROCESS
     return SINGLE_PROCESS
 

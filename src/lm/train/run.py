@@ -138,8 +138,8 @@ class Run:
             warnings = preflight.check_memory(plan, device.type, preflight.available_bytes(world, device))
 
         model = self._build_model()
-        world.place_model(model, device, dtype)
-        optimizers = build_optimizers(model, self.params, dtype, world, self.ngrams)
+        model.to(device)
+        optimizers = build_optimizers(model, self.params, dtype, self.ngrams)
         windows = TokenWindows(self.train.ids, self.params.seq_len, self.params.batch_size, self.params.seed)
         return Training(self, device, dtype, plan, warnings, windows, TrainingState(model, optimizers, world))
 
@@ -152,7 +152,6 @@ class Run:
             self.config,
             train_tokens=len(self.train.ids),
             micro_batch_tokens=rows * self.params.seq_len,
-            num_shards=world.world_size if world.sharded else 1,
             device=device.type,
             dtype=dtype,
         )
@@ -208,7 +207,7 @@ class Training:
             if world.is_main:
                 say(f"resumed at step {state.step} from {self.run.folder}")
         numerics = self.run.params.numerics
-        state.record_machine(machine.computed_on(self.device, self.dtype, numerics, world.world_size, world.sharded))
+        state.record_machine(machine.computed_on(self.device, self.dtype, numerics, world.world_size))
 
 
 def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) -> NgramEmbeddings | None:

@@ -47,24 +47,24 @@ class TrainingState:
     PLAIN = ("step", "best_loss", "best_step", "best_weights", "interval_loss", "seconds", "segments")
 
     def as_dict(self) -> dict:
-        """Return the whole state on the main rank, as tensors and plain values; all ranks call it together."""
+        """Return the whole state, as tensors and plain values."""
         return {
-            **self.world.gather(self._tensors()),
+            **self._tensors(),
             "history": dataclasses.asdict(self.history),
             "rng": torch.get_rng_state(),
             **{name: getattr(self, name) for name in self.PLAIN},
         }
 
     def _tensors(self) -> dict:
-        """Return the tensors that training changes, without a copy; of sharded ones this rank's shards."""
+        """Return the tensors that training changes, without a copy."""
         optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
         return {"model": self.model.state_dict(), "optimizers": optimizers}
 
     def restore(self, saved: dict) -> None:
         """Load a state that `as_dict` returned."""
-        self.model.load_state_dict(self.world.shard_weights(saved["model"], self.model))
+        self.model.load_state_dict(saved["model"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(self.world.shard_optimizer_state(state, optimizer))
+            optimizer.load_state_dict(state)
         self.history = History(**saved["history"])
         torch.set_rng_state(saved["rng"])
         for name in self.PLAIN:
@@ -85,17 +85,14 @@ class TrainingState:
         self.segments.append({"from_step": self.step, **here})
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return a copy of the weights on the CPU, in model order; all ranks call it, the main rank's is whole."""
-        weights = self.world.gather(self.model.state_dict())
-        return {name: value.detach().cpu().clone() for name, value in weights.items()}
+        """Return a copy of the weights on the CPU, in model order."""
+        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
     def digest(self) -> str:
-        """Return the `digest_of` this state on the main rank; all ranks call it together."""
-        if not (self.world.is_main or self.world.sharded):
+        """Return the `digest_of` this state on the main rank, "" on others."""
+        if not self.world.is_main:
             return ""
-        tensors = named_tensors(self._tensors())
-        whole_tensors = ((name, self.world.gather(tensor)) for name, tensor in tensors)
-        return digest_of(whole_tensors)
+        return digest_of(named_tensors(self._tensors()))
 
     def count_seconds(self, activity: str) -> None:
         before = self.measured

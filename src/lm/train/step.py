@@ -86,15 +86,16 @@ def compute_gradients(
     if is_exact:
         loss = average_gradients_exactly(state.model, state.world, x, y, rows, draws)
     else:
-        own_loss = accumulate_gradients(state.model, state.world, x, y, rows, dtype, draws)
+        own_loss = accumulate_gradients(state.model, x, y, rows, dtype, draws)
         state.world.average_gradients(parameters)
 
     # Read the loss and the norm together: a GPU waits each time that Python asks for a number.
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = state.world.norm(gradients, is_exact)
     if is_exact:
-        norm_value = float(norm)
+        norm_value = exact.norm(gradients)
+        norm = torch.tensor(norm_value)
     else:
+        norm = nn.utils.get_total_norm(gradients)
         own_loss_value, norm_value = torch.stack([own_loss, norm]).tolist()
         loss = state.world.mean(own_loss_value)
 
@@ -125,24 +126,19 @@ def sampling_weights(ids: np.ndarray, vocab_size: int) -> Tensor:
 
 def accumulate_gradients(
     model: Gemma3Model,
-    world: World,
     x: Tensor,
     y: Tensor,
     rows: int,
     dtype: torch.dtype,
     draws: Tensor | None = None,
 ) -> Tensor:
-    """Add the gradients of the mean loss over x, y (B, T), `rows` at a time; return that loss in nats, float32.
-
-    Sharded weights get the mean of all ranks, others that of this rank.
-    """
+    """Add the gradients of the mean loss over x, y (B, T), `rows` at a time; return that loss in nats, float32."""
     total = torch.zeros((), device=x.device)
     is_mixed = dtype != torch.float32
     micro_batches = split_rows(x, y, rows)
     # The outer context keeps the weights that autocast has rounded for all micro-batches.
     with torch.autocast(x.device.type, dtype, enabled=is_mixed):
-        for number, (ids, targets) in enumerate(micro_batches):
-            world.average_in_backward(model, number == len(micro_batches) - 1)
+        for ids, targets in micro_batches:
             loss = model.loss(ids, targets, draws) / len(micro_batches)
             with torch.autocast(x.device.type, enabled=False):
                 loss.backward()
@@ -265,8 +261,8 @@ def check_divergence(state: TrainingState, params: TrainParams) -> None:
 def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: torch.dtype) -> float:
     """Return the mean nats per token over the windows of a token file that select the best model.
 
-    Each rank scores every `world_size`-th batch, and all equally many, as sharded weights need it: a rank without a
-    batch repeats the last one. Batches and the order of the sum are those of one process, so the bits are the same.
+    Each rank scores every `world_size`-th batch. Batches and the order of the sum are those of one process, so the bits
+    are the same.
     With `compile`, the last batch repeats its last window: another number of rows would need graphs of its own.
     """
     world = state.world
@@ -276,8 +272,8 @@ def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: to
 
     # Score this rank's batches, and read the losses when all are computed: a GPU waits for each reading.
     scored: list[tuple[int, Tensor]] = []
-    for number in range(world.rank, world.rank + num_batches, world.world_size):
-        first = min(number, num_batches - 1) * batch_size
+    for number in range(world.rank, num_batches, world.world_size):
+        first = number * batch_size
         chosen = starts[first : first + batch_size]
         count = len(chosen)
         if params.compile:

@@ -328,7 +328,7 @@ def test_exact_results_depend_on_versions(monkeypatch, device, gpu):
 
 
 def test_fast_results_depend_on_all_that_computes():
-    recorded = computed_on(CPU, torch.bfloat16, "fast", ranks=4, sharded=True)
+    recorded = computed_on(CPU, torch.bfloat16, "fast", ranks=4)
 
     assert recorded == {
         "numerics": "fast",
@@ -338,7 +338,6 @@ def test_fast_results_depend_on_all_that_computes():
         "dtype": "bfloat16",
         "threads": torch.get_num_threads(),
         "ranks": 4,
-        "sharded": True,
         **VERSIONS,
     }
 

@@ -7,8 +7,6 @@ import torch
 
 from lm.train.ngram_embeddings import NgramEmbeddings, buckets_of
 from lm.train.optimizers import NgramAdamW
-from lm.train.ranks import shard_rows
-from support.rank_cases import run_together, sharded
 
 TEXTS = {0: b"a", 1: b" tensor", 2: b"tensor", 3: b"x" * 40, 5: bytes([255])}  # 4 is special
 VOCAB_SIZE = 6
@@ -91,42 +89,3 @@ def test_the_embedding_is_the_table_plus_s_p_also_after_a_restart(numerics):
         optimizer.step()
 
     torch.testing.assert_close(embedding.detach(), table + matrix @ p.detach())
-
-
-def compare_updates(world):
-    """Check that a sharded embedding gets the bits of a whole one."""
-    ngrams = NgramEmbeddings(TEXTS, VOCAB_SIZE, NUM_BUCKETS)
-    generator = torch.Generator().manual_seed(1)
-    table = torch.randn(VOCAB_SIZE, WIDTH, generator=generator)
-    (sharded_table,) = sharded([table], world)
-    whole = torch.nn.Parameter(table.clone())
-    shards = torch.nn.Parameter(sharded_table)
-    of_whole = NgramAdamW(whole, ngrams, (0.8, 0.999))
-    of_shards = NgramAdamW(shards, ngrams, (0.8, 0.999), world)
-
-    for _ in range(3):
-        gradient = torch.randn(VOCAB_SIZE, WIDTH, generator=generator)
-        whole.grad = gradient
-        (shards.grad,) = sharded([gradient], world)
-        for optimizer in (of_whole, of_shards):
-            optimizer.param_groups[0]["lr"] = 0.01
-            optimizer.step()
-
-    assert not torch.equal(whole, table)
-    assert torch.equal(whole, shards.full_tensor())
-
-
-def test_a_sharded_embedding_gets_the_same_update(tmp_path):
-    assert run_together(2, compare_updates, tmp_path / "store") == [0, 0]
-
-
-@pytest.mark.parametrize(("num_rows", "world_size"), [(1, 4), (9, 4), (13, 3)])
-def test_shards_have_the_rows_of_torch(num_rows, world_size):
-    rows = [len(chunk) for chunk in torch.empty(num_rows, 2).chunk(world_size)]
-    num_empty = world_size - len(rows)
-
-    assert shard_rows(num_rows, world_size) == rows + [0] * num_empty
-
-
-def test_shards_of_nothing_have_no_rows():
-    assert shard_rows(0, 2) == [0, 0]

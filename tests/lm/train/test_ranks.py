@@ -18,8 +18,7 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.model.machine import pick_device
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
-from lm.train.config import read_params
-from lm.train.preflight import check_run, reject_unequal_rows
+from lm.train.preflight import reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
 from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
@@ -31,7 +30,6 @@ from support.train_cases import (
     make_training,
     only_run,
     run_stage,
-    set_runtime,
 )
 from support.train_params import train_params
 
@@ -111,16 +109,12 @@ class RunAlone(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def alone(template) -> dict[str, RunAlone]:
-    """The run of one process, by optimizer."""
-    runs = {}
-    for optimizer in ("muon", "adamw"):
-        with fresh_training(template, checkpoint_every_s=3600):
-            template.change(**{"train.optimizer": optimizer})
-            with recorded_batches() as batches:
-                assert run_stage(record_batches, "seen").code == 0
-            runs[optimizer] = RunAlone(read_curves(), batches[0])
-    return runs
+def alone(template) -> RunAlone:
+    """The run of one process."""
+    with fresh_training(template, checkpoint_every_s=3600):
+        with recorded_batches() as batches:
+            assert run_stage(record_batches, "seen").code == 0
+        return RunAlone(read_curves(), batches[0])
 
 
 @contextlib.contextmanager
@@ -142,12 +136,12 @@ def test_any_number_of_ranks_has_the_same_losses(workspace, alone, count):
     with recorded_batches(count) as batches_of_ranks:
         ended = end_well(count, record_batches, "seen")
 
-    for batch, *parts in zip(alone["muon"].batches, *batches_of_ranks, strict=True):
+    for batch, *parts in zip(alone.batches, *batches_of_ranks, strict=True):
         assert list(itertools.chain(*parts)) == batch, "the ranks divide each batch"
     curves = read_curves()
-    assert_close(curves, alone["muon"].curves)
+    assert_close(curves, alone.curves)
     first_loss = curves.validation[0, 2]
-    assert first_loss == alone["muon"].curves.validation[0, 2], "the same bits, as the weights are the same"
+    assert first_loss == alone.curves.validation[0, 2], "the same bits, as the weights are the same"
     assert all(rank.out == rank.err == "" for rank in ended[1:]), "the main rank prints for all"
 
 
@@ -163,17 +157,14 @@ def test_a_finished_run_is_not_trained_again_and_the_stage_publishes_it(workspac
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "shard", "optimizer"),
+    ("before", "after"),
     [
-        (2, 1, False, "muon"),
-        (1, 2, True, "adamw"),
-        (2, 1, True, "adamw"),  # the first pass over the weights is a validation
-        pytest.param(1, 4, True, "adamw", marks=pytest.mark.slow),
+        (2, 1),
+        (1, 2),
+        pytest.param(1, 4, marks=pytest.mark.slow),
     ],
 )
-def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, before, after, shard, optimizer):
-    workspace.change(**{"train.optimizer": optimizer})
-    set_runtime(shard=str(shard).lower())
+def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, before, after):
     last_rank = before - 1
 
     stopped = run_ranks(before, stop_at, last_rank, STOP)
@@ -183,19 +174,15 @@ def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, befo
     assert all("error" not in rank.err for rank in stopped[1:])
     state = load_newest_checkpoint(only_run())
     assert state["step"] == STOP
-    assert state["model"]["embed_tokens.weight"].shape == (50, 16), "whole, not a shard"
     assert state["history"]["digests"][-1] == digest_of(named_tensors(state))
 
     resumed = end_well(after)
 
     assert f"resumed at step {STOP} " in resumed[0].out
-    assert_close(read_curves(), alone[optimizer].curves)
+    assert_close(read_curves(), alone.curves)
     segments = publish()["segments"]
     assert [segment["from_step"] for segment in segments] == [0, STOP]
     assert [segment["ranks"] for segment in segments] == [before, after]
-    assert [segment["sharded"] for segment in segments] == [shard and before > 1, shard and after > 1]
-    weights = torch.load("data/models/best_model_params.pt", weights_only=True)
-    assert all(type(weight) is torch.Tensor for weight in weights.values()), "none is a shard"
 
 
 def test_the_main_rank_chooses_the_dtype(workspace):
@@ -211,28 +198,6 @@ def test_the_main_rank_chooses_the_dtype(workspace):
     segments = read_model()["segments"]
     assert [segment["from_step"] for segment in segments] == [0, STOP]
     assert [segment["dtype"] for segment in segments] == ["bfloat16", "bfloat16"]
-
-
-def test_sharded_weights_in_bfloat16_train_as_well(workspace, alone):
-    """They are sent in bfloat16, their gradients added and averaged in float32, once a step."""
-    workspace.change(**{"train.optimizer": "adamw", "train.dtype": "auto"})
-    workspace.change(**{"train.micro_batch_tokens": 32})  # two for each rank
-    set_runtime(shard="true")
-
-    end_well(2, measure, 3.0)
-
-    segment = publish()["segments"][0]
-    assert (segment["dtype"], segment["sharded"], segment["ranks"]) == ("bfloat16", True, 2)
-    steps, tokens, _, losses, norms = read_curves().training.T
-    alone_steps, alone_tokens, _, alone_losses, alone_norms = alone["adamw"].curves.training.T
-    assert (steps == alone_steps).all()
-    assert (tokens == alone_tokens).all()
-    # The loss falls from 4 to 0.8, while the roundings to bfloat16 add up.
-    differences = np.abs(losses - alone_losses)
-    assert differences[:10].max() < 0.02
-    assert differences.max() < 0.1
-    # The gradient is the mean over both ranks and all micro-batches, not their sum or the last one.
-    assert norms[0] == pytest.approx(alone_norms[0], rel=0.02)
 
 
 def read_outputs() -> dict[str, bytes]:
@@ -286,11 +251,6 @@ def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, numb
             r"numerics is exact: \d+ micro-batches cannot be divided",
         ),
         (
-            {"micro_batch_tokens": 32},
-            World(0, 4, sharded=True),
-            r"numerics is exact, and train\.shard of runtime\.yaml is true",
-        ),
-        (
             {"micro_batch_tokens": 32, "batch_tokens": 16 * 24, "numerics": "fast"},
             World(0, 5),
             "24 sequences .* which 5 processes cannot divide",
@@ -308,17 +268,6 @@ def test_a_batch_that_ranks_can_share_is_accepted():
     reject_unequal_rows(train_params(micro_batch_tokens=16), World(0, 4))
 
 
-def test_sharded_weights_are_refused_with_muon_and_taken_with_adamw(workspace):
-    world = World(0, 2, sharded=True)
-    sentence = r"train\.optimizer is muon, and train\.shard of runtime\.yaml is true: Muon needs whole matrices; set"
-
-    with pytest.raises(ParamsError, match=sentence):
-        check_run(read_params(), world)
-
-    workspace.change(**{"train.optimizer": "adamw"})
-    check_run(read_params(), world)
-
-
 @pytest.mark.slow
 def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     """Run the documented command for both hosts on this machine; then the stage publishes the finished run."""
@@ -329,7 +278,7 @@ def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]
 
     assert [host.wait(120) for host in hosts] == [0, 0]
-    assert_close(read_curves(), alone["muon"].curves)
+    assert_close(read_curves(), alone.curves)
     assert publish()["segments"][0]["ranks"] == 2
 
 
@@ -350,7 +299,7 @@ def test_a_divergence_ends_all_ranks(workspace):
         pytest.param({}, World(0, 1, 0, 1), id="neither"),
         pytest.param(
             {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
-            World(3, 8, 1, 2, sharded=True),
+            World(3, 8, 1, 2),
             id="torchrun",
         ),
         pytest.param(
@@ -360,7 +309,7 @@ def test_a_divergence_ends_all_ranks(workspace):
                 "SLURM_LOCALID": "1",
                 "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
             },
-            World(9, 16, 1, 8, sharded=True),
+            World(9, 16, 1, 8),
             id="srun",
         ),
         pytest.param(
@@ -376,7 +325,7 @@ def test_torchrun_and_srun_are_recognised(monkeypatch, environment, world):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert ranks.world_from_environment(sharded=True) == world
+    assert ranks.world_from_environment() == world
 
 
 def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):

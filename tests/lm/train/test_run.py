@@ -141,15 +141,14 @@ def test_attention_keeps_to_documents_if_asked(across, document_start_id):
     assert run.start(SINGLE_PROCESS, CPU).state.model.document_start_id == document_start_id
 
 
-@pytest.mark.parametrize(("sharded", "num_shards"), [(True, 8), (False, 1)])
-def test_the_plan_is_that_of_the_rows_and_the_shard_of_a_rank(sharded, num_shards):
+def test_the_plan_is_that_of_the_rows_of_a_rank():
     """Each of eight ranks takes two of the 16 sequences of 32 tokens."""
     run = read_run(numerics="fast")
-    world = World(world_size=8, local_world_size=8, sharded=sharded)
+    world = World(world_size=8, local_world_size=8)
 
     plan = run.plan(world, CPU, torch.float32)
 
-    wanted = Plan(run.params, run.config, 3000, micro_batch_tokens=2 * 32, num_shards=num_shards)
+    wanted = Plan(run.params, run.config, 3000, micro_batch_tokens=2 * 32)
     assert plan.memory_bytes == wanted.memory_bytes
 
 

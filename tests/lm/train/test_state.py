@@ -164,7 +164,6 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
     ("first", "second"),
     [
         pytest.param({"ranks": 1}, {"ranks": 2}, id="ranks"),
-        pytest.param({"ranks": 2}, {"ranks": 2, "sharded": True}, id="shards"),
         pytest.param({"dtype": torch.float32}, {"dtype": torch.bfloat16}, id="dtype"),
     ],
 )
@@ -214,7 +213,7 @@ def test_a_run_that_continues_on_the_same_machine_is_one_segment(capsys, numeric
 def test_fast_numerics_record_the_machine():
     here = computed_on(CPU, torch.float32, "fast", 2)
 
-    assert {"device", "instruction_set", "machine", "threads", "sharded"} <= here.keys()
+    assert {"device", "instruction_set", "machine", "threads", "ranks"} <= here.keys()
 
 
 def test_a_segment_is_compared_with_the_one_before_it(capsys):
