@@ -116,13 +116,6 @@ def test_spelling_needs_the_tokenizer(workspace, capsys):
     assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
 
 
-def test_a_sample_longer_than_the_model_is_refused_before_training(workspace, capsys):
-    workspace.change(**{"eval.sample_tokens": 1024})
-
-    assert train_stage.main(ARGUMENTS) == 2
-    assert "eval.sample_tokens is 1024; it must be 1 or more, below models." in capsys.readouterr().err
-
-
 # What a run prints and writes.
 
 

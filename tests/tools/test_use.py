@@ -16,7 +16,7 @@ import yaml
 from lm.core.files import read_json
 from lm.core.params import coerce, read_yaml
 from lm.model.gemma3 import ModelConfig
-from lm.train.config import TrainParams, check_lengths
+from lm.train.config import TrainParams
 from lm.train.preflight import GIB, Plan
 from support import ROOT
 from support.recipe_cases import NUM_STEPS, RECIPES, apply, recipe_folder, train_small, write_own_text
@@ -224,12 +224,6 @@ def test_a_model_is_fine_tuned_as_its_recipe_says(folder):
 
 def is_for_gpu(recipe: str) -> bool:
     return "GPU" in comment_of(recipe)["For"]
-
-
-def test_the_sequences_of_a_recipe_fit_into_its_model(applied):
-    chosen = applied.chosen
-
-    check_lengths(Path("params.yaml"), chosen.train.seq_len, chosen.model, chosen.config.max_seq_len)
 
 
 def test_the_comment_of_a_recipe_has_the_memory_of_its_plan(applied):
