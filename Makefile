@@ -75,7 +75,7 @@ figures: .venv/ready ## Write the figures of README.md, docs/ and data/README.md
 	PYTHONPATH=src:benchmarks python benchmarks/pages.py
 
 bench: .venv/bench/ready ## Make every stale result of benchmarks/ again: hours on an idle machine
-	dvc repro benchmarks/dvc.yaml
+	PYTHONPATH=src:benchmarks python benchmarks/run.py
 	$(MAKE) figures
 
 bench-gpu: .venv/ready ## Measure training steps of some models on a GPU, in eight minutes: gpu.json

@@ -31,7 +31,7 @@ table() {
     if [ "$(wc -l <<< "$rows")" -gt 2 ]; then echo "$rows"; else echo "No differences."; fi
 }
 
-# Print the stages whose code, parameters or results in git differ from dvc.lock, from `dvc status --json dvc.yaml`.
+# Print the stages whose code, parameters or results in git differ from dvc.lock, from `dvc status --json`.
 # The data is missing in the clone and cannot be compared.
 not_of_lock() {
     python -c '
@@ -61,7 +61,7 @@ git checkout --quiet --detach after
 dvc config --local cache.dir "$cache"
 params=$(table dvc params diff)
 committed=$(table dvc metrics diff)
-stale=$(dvc status --json dvc.yaml | not_of_lock | paste -sd ' ' -)
+stale=$(dvc status --json | not_of_lock | paste -sd ' ' -)
 
 git checkout --quiet --detach before
 small_run before

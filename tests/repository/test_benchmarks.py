@@ -1,40 +1,23 @@
-"""The results of benchmarks/: generated figures are theirs, and benchmarks/dvc.yaml names what decides each."""
+"""The results of benchmarks/: generated figures are theirs, and benchmarks/run.py names what decides each."""
 
 import json
 import math
 import os
-import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from support import ROOT
 from support.imports import closure, import_graph, imported_names
-from support.workspace import Workspace
 
 BENCHMARKS = ROOT / "benchmarks"
 RESULTS = ROOT / "benchmarks" / "results"
 SRC = ROOT / "src"
 FOLDERS = [BENCHMARKS, BENCHMARKS / "speed", BENCHMARKS / "quality"]
-
-
-def read_stages() -> dict[str, dict]:
-    """Return the stages of benchmarks/dvc.yaml by name, each item of a loop as a stage of its own."""
-    stages = {}
-    for name, stage in yaml.safe_load((BENCHMARKS / "dvc.yaml").read_text())["stages"].items():
-        if "foreach" in stage:
-            for item in stage["foreach"]:
-                stages[f"{name}@{item}"] = stage["do"]
-        else:
-            stages[name] = stage
-    return stages
-
-
-STAGES = read_stages()
 
 
 def run_python(*arguments) -> subprocess.CompletedProcess:
@@ -64,18 +47,20 @@ def test_pages_show_what_compare_prints_without_the_names_of_its_files(monkeypat
     assert shortened(f"{answer}\nwritten: comparisons/a-vs-b.md, a-vs-b.csv\n") == answer
 
 
-def test_every_result_has_a_stage_or_a_row_of_a_settled_question():
-    outs = set()
-    for name, stage in STAGES.items():
-        _, _, key = name.partition("@")
-        for out in stage["outs"]:
-            (path,) = out
-            outs.add(path.replace("${key}", key))
+@pytest.fixture(scope="module")
+def runner() -> SimpleNamespace:
+    """The module benchmarks/run.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "run.py")))
+
+
+def test_every_result_has_a_program_or_a_row_of_a_settled_question(runner):
     log = (BENCHMARKS / "LOG.md").read_text(encoding="utf-8")
 
-    for path in RESULTS.iterdir():
+    for path in RESULTS.glob("*.*"):
         file = path.relative_to(BENCHMARKS).as_posix()
-        assert file in outs or f"`{file}`" in log, file
+        assert path.stem in runner.PROGRAMS or f"`{file}`" in log, file
 
 
 @pytest.fixture(scope="module")
@@ -94,31 +79,31 @@ def modules(graph) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_a_stage_is_told_all_code_that_its_scripts_import(graph, modules, name):
-    stage = STAGES[name]
-    scripts = [BENCHMARKS / script for script in re.findall(r"(?:speed|quality)/\w+\.py", stage["cmd"])]
-    imported = []
-    for script in scripts:
-        for names in imported_names(script, BENCHMARKS):
-            imported += [modules[each] for each in names if each in modules]
-    deps = [(BENCHMARKS / dep).resolve() for dep in stage["deps"]]
+def test_a_program_names_all_code_that_its_scripts_import(graph, modules, runner):
+    for name in runner.PROGRAMS:
+        paths = [ROOT / path for path in runner.paths_of(name)]
+        scripts = [path for path in paths if path.parent.parent == BENCHMARKS]
+        imported = []
+        for script in scripts:
+            for names in imported_names(script, BENCHMARKS):
+                imported += [modules[each] for each in names if each in modules]
 
-    for file in [*scripts, *closure(graph, imported)]:
-        assert any(file.is_relative_to(dep) for dep in deps), file
+        for file in closure(graph, imported):
+            assert any(file.is_relative_to(path) for path in paths), (name, file)
 
 
-def test_dvc_runs_the_pipeline_at_the_top_alone_by_default(tmp_path, finished):
-    workspace = Workspace(tmp_path / "workspace", finished)
-    workspace.copy_stages_of_benchmarks()
-    workspace.commit()
+def test_a_result_is_stale_until_it_has_the_hashes_of_the_last_commit(runner, tmp_path, monkeypatch):
+    monkeypatch.setitem(runner.is_stale.__globals__, "RESULTS", tmp_path)
+    hashes = runner.hashes_of("exact")
+    result = tmp_path / "exact.json"
+    found = [runner.is_stale("exact")]
 
-    for command in ("repro --dry", "metrics show", "params diff", "exp show --only-changed"):
-        printed = workspace.run("dvc", *command.split()).stdout
-        assert "benchmarks" not in printed, command
+    for measured in (None, hashes, hashes | {"src/lm/exact": "0" * 40}):
+        result.write_text(json.dumps({"measured": measured}))
+        found.append(runner.is_stale("exact"))
 
-    of_benchmarks = workspace.run("dvc", "status", "benchmarks/dvc.yaml").stdout
-    assert "benchmarks/dvc.yaml:time_to_loss" in of_benchmarks
+    assert "src/lm/exact" in hashes
+    assert found == [True, True, False, True]
 
 
 def test_the_scripts_can_be_imported():

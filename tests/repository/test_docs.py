@@ -92,7 +92,6 @@ LONG_PAGES = sorted({block.page for block in OF_OTHER_PAGES if is_long(block)})
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, finished):
     workspace = Workspace(tmp_path_factory.mktemp("docs"), finished)
-    workspace.copy_stages_of_benchmarks()  # docs/benchmarks.md asks for their state
     workspace.commit()
     return workspace
 

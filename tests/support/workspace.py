@@ -38,16 +38,12 @@ SMALL = {
 }  # fmt: skip
 
 
-# DVC would read them at each command.
-LEFT_OUT = {"benchmarks/dvc.yaml", "benchmarks/dvc.lock"}
-
-
 def copy_repository(folder: Path) -> None:
-    """Copy the files that git has or would take, as they are now, without the stages of benchmarks/."""
+    """Copy the files that git has or would take, as they are now."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     for name in names:
-        if (ROOT / name).is_file() and name not in LEFT_OUT:
+        if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
 
@@ -98,11 +94,6 @@ class Workspace:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self.environment.pop("DVC_ROOT", None)
-
-    def copy_stages_of_benchmarks(self) -> None:
-        """Copy the stages of benchmarks/, which the copy lacks."""
-        for name in LEFT_OUT:
-            shutil.copy2(ROOT / name, self.folder / name)
 
     def change(self, **values) -> None:
         """Change parameters, presets too: `change(**{"train.seq_len": 16})`; a missing section is created."""

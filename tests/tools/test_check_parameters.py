@@ -184,6 +184,6 @@ def test_the_command_by_hand_and_other_pipelines_delete_no_metric(rerun, monkeyp
     monkeypatch.delenv("DVC_STAGE", raising=False)
 
     assert main([]) == 0
-    left = check_in_stage(monkeypatch, "benchmarks/dvc.yaml:train")
+    left = check_in_stage(monkeypatch, "other/dvc.yaml:train")
 
     assert left == SCORES

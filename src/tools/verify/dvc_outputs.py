@@ -60,10 +60,7 @@ class Outputs:
     def __init__(self, repo: Repo, digests: Digests):
         self.repo = repo
         self.digests = digests
-        # Not those of benchmarks/dvc.yaml, whose results no run of the pipeline makes.
-        self.stages = [
-            stage for stage in repo.index.stages if Path(stage.path).parent != Path(repo.root_dir, "benchmarks")
-        ]
+        self.stages = repo.index.stages
         self.outs: dict[str, Output] = {out.fs_path: out for stage in self.stages for out in stage.outs}
         self.wrong: set[str] = set()  # outputs that differ from dvc.lock
         self.stale: set[str] = set()  # stages whose inputs have changed since they ran

@@ -1,0 +1,117 @@
+"""Make results again: those named, or every result whose code or inputs have changed since (`make bench`).
+
+    PYTHONPATH=src:benchmarks python benchmarks/run.py [--list] [NAME …]
+
+Each result records in `measured` what decides it, with the hashes that Git has for these files and folders. A result
+is stale if one of them differs, or if it has none.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+from harness import RESULTS, ROOT
+from lm.core.files import read_json, write_json
+
+
+class Result(NamedTuple):
+    """How a result is made, and the files and folders that decide it, beside the script, harness.py and src/lm/core."""
+
+    command: str
+    measured: tuple[str, ...]
+
+
+RECORDS = ("metrics/data.json", "metrics/train.json", "metrics/eval.json")
+PIPELINE = ("src", "dvc.yaml", "params.yaml", "presets.yaml", "sources.yaml", "requirements/bits.txt")
+JUDGE = ("src/lm/evaluate", "src/tools/judge", "src/tools/common")
+TOKENIZING = ("src/tokenize_split.py", "src/lm/text", "src/lm/tokens", "src/lm/tokenizer", "requirements/bench.txt")
+STEP = (
+    "src/tools/common",
+    "src/lm/exact",
+    "src/lm/model",
+    "src/lm/tokens",
+    "src/lm/train",
+    "params.yaml",
+    "presets.yaml",
+)
+
+RUN = "python benchmarks/quality/run.py"
+EXPERIMENT = "python benchmarks/quality/experiment.py"
+TRAIN_STEP = "python benchmarks/speed/train_step.py"
+WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+PROGRAMS = {
+    "default": Result(f"{RUN} default --folder .", RECORDS),
+    "fast": Result(f"{RUN} fast --set train.numerics=fast train.dtype=bfloat16", PIPELINE),
+    "seed_2": Result(f"{RUN} seed_2 --set train.seed=2", PIPELINE),
+    "seed_3": Result(f"{RUN} seed_3 --set train.seed=3", PIPELINE),
+    "seed_4": Result(f"{RUN} seed_4 --set train.seed=4", PIPELINE),
+    "seed_5": Result(f"{RUN} seed_5 --set train.seed=5", PIPELINE),
+    "judge": Result("python benchmarks/quality/judge.py", JUDGE),
+    "first_experiment": Result(f"{EXPERIMENT} first_experiment train.max_tokens=921600", PIPELINE),
+    "second_experiment": Result(f"{EXPERIMENT} second_experiment train.seq_len=512", PIPELINE),
+    "first_hour": Result("python benchmarks/quality/first_hour.py", (*PIPELINE, "README.md")),
+    "tutorial": Result("python benchmarks/quality/tutorial.py", (*PIPELINE, "docs/tutorial.md")),
+    "speedrun": Result("python benchmarks/quality/speedrun.py --record --seeds 1 2 3", PIPELINE),
+    "time_to_loss": Result("python benchmarks/quality/time_to_loss.py --budgets 15 17 19 22 26", PIPELINE),
+    "tokenizing": Result(".venv/bench/bin/python benchmarks/speed/tokenizing.py", TOKENIZING),
+    "train_step": Result(TRAIN_STEP, STEP),
+    "train_step_without_amx": Result(f"{WITHOUT_AMX} {TRAIN_STEP} --only 30m --name train_step_without_amx", STEP),
+    "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
+}
+
+
+def git(*arguments: str) -> str:
+    """Return what Git prints."""
+    return subprocess.check_output(["git", *arguments], cwd=ROOT, text=True).strip()
+
+
+def paths_of(name: str) -> list[str]:
+    """Return all files and folders that decide a result."""
+    program = PROGRAMS[name]
+    scripts = [word for word in program.command.split() if word.endswith(".py")]
+    return [*scripts, "benchmarks/harness.py", "src/lm/core", *program.measured]
+
+
+def hashes_of(name: str) -> dict[str, str]:
+    """Return path → the hash that the last commit has of it, for all that decides a result."""
+    return {path: git("rev-parse", f"HEAD:{path}") for path in paths_of(name)}
+
+
+def is_stale(name: str) -> bool:
+    """Return whether a result was made from other files than those of the last commit, or is not there."""
+    path = RESULTS / f"{name}.json"
+    return not path.exists() or read_json(path).get("measured") != hashes_of(name)
+
+
+def make(name: str) -> None:
+    """Make a result, and record in it the commit and the hashes."""
+    if changed := git("status", "--porcelain", "--", *paths_of(name)):
+        sys.exit(f"error: {name}: these files differ from the last commit; commit them first:\n{changed}")
+    measured = hashes_of(name)
+    commit = git("rev-parse", "--short", "HEAD")
+    print(PROGRAMS[name].command, flush=True)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'benchmarks'}"}
+    subprocess.run(PROGRAMS[name].command, shell=True, cwd=ROOT, env=environment, check=True)
+    path = RESULTS / f"{name}.json"
+    write_json(path, read_json(path) | {"commit": commit, "measured": measured})
+
+
+def main() -> None:
+    """Make the results that the command line names, or all stale ones; with --list, name the stale ones alone."""
+    parser = argparse.ArgumentParser(description="Make results again.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)} (all that are stale)")
+    parser.add_argument("--list", action="store_true", help="print the names of the stale ones, and make none")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(PROGRAMS):
+        parser.error(f"no program makes {', '.join(sorted(unknown))}; there are {', '.join(PROGRAMS)}")
+    for name in args.names or filter(is_stale, PROGRAMS):
+        if args.list:
+            print(name)
+        else:
+            make(name)
+
+
+if __name__ == "__main__":
+    main()
