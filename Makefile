@@ -74,7 +74,7 @@ lint: .venv/ready-dev ## Check style, formatting, and types in src/ and extras/
 figures: .venv/ready ## Write the figures of README.md, docs/ and data/README.md from committed results
 	PYTHONPATH=src:benchmarks python benchmarks/pages.py
 
-bench: .venv/bench/ready ## Make every stale result of benchmarks/ again: hours on an idle machine
+bench: .venv/ready-dev ## Make every stale result of benchmarks/ again: hours on an idle machine
 	PYTHONPATH=src:benchmarks python benchmarks/run.py
 	$(MAKE) figures
 
@@ -95,12 +95,4 @@ clean: ## Delete the training checkpoints of all runs (.runs)
 
 .venv/ready-dev: .venv/ready $(wildcard requirements/*.txt)
 	.venv/bin/python $(PIP_INSTALL) -r requirements.txt -r requirements/dev.txt
-	touch $@
-
-# The peers of the benchmarks, in a separate environment that also sees the packages of the pipeline.
-.venv/bench/ready: .venv/ready requirements/bench.txt requirements/cluster.txt
-	.venv/bench/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m venv --clear .venv/bench
-	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-		> $$(.venv/bench/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pipeline.pth
-	.venv/bench/bin/python $(PIP_INSTALL) --no-deps -r requirements/bench.txt
 	touch $@

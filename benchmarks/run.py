@@ -26,7 +26,7 @@ class Result(NamedTuple):
 RECORDS = ("metrics/data.json", "metrics/train.json", "metrics/eval.json")
 PIPELINE = ("src", "dvc.yaml", "params.yaml", "presets.yaml", "sources.yaml", "requirements/bits.txt")
 JUDGE = ("src/lm/evaluate", "src/tools/judge", "src/tools/common")
-TOKENIZING = ("src/tokenize_split.py", "src/lm/text", "src/lm/tokens", "src/lm/tokenizer", "requirements/bench.txt")
+TEXT = ("src/lm/text", "src/lm/tokens", "src/lm/tokenizer", "src/tokenize_split.py", "metrics/data.json")
 STEP = (
     "src/tools/common",
     "src/lm/exact",
@@ -55,7 +55,7 @@ PROGRAMS = {
     "tutorial": Result("python benchmarks/quality/tutorial.py", (*PIPELINE, "docs/tutorial.md")),
     "speedrun": Result("python benchmarks/quality/speedrun.py --record --seeds 1 2 3", PIPELINE),
     "time_to_loss": Result("python benchmarks/quality/time_to_loss.py --budgets 15 17 19 22 26", PIPELINE),
-    "tokenizing": Result(".venv/bench/bin/python benchmarks/speed/tokenizing.py", TOKENIZING),
+    "tokenizing": Result("python benchmarks/speed/tokenizing.py", TEXT),
     "train_step": Result(TRAIN_STEP, STEP),
     "train_step_without_amx": Result(f"{WITHOUT_AMX} {TRAIN_STEP} --only 30m --name train_step_without_amx", STEP),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),

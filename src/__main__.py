@@ -17,7 +17,6 @@ TOOLS_BY_GOAL = {
     "prepare a run": {
         "use": "tools.use",
         "check_parameters": "tools.check_parameters",
-        "stories": "extras.stories.stories",
     },
     "look at a run": {
         "report": "extras.report.report",

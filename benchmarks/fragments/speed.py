@@ -23,10 +23,7 @@ def tokenizing() -> list[Row]:
     times = found["times_longer_than_ours"]
     peers = {
         "datasets_joined": f"datasets {version['datasets']}, batched map, one row of ids per batch",
-        "datasets_batched": f"datasets {version['datasets']}, batched map",
-        "litdata": f"litdata {version['litdata']}, `optimize`",
         "datatrove": f"datatrove {version['datatrove']}",
-        "nanogpt": f"nanoGPT's `prepare.py`, datasets {version['datasets']}",
     }
     rates = {name: f"{rate['median']:.3g} MB/s" for name, rate in found["mb_per_s"].items()}
     task = f"tokenize {found['text']['utf8_bytes'] / 1e6:,.0f} MB"

@@ -3,14 +3,13 @@
     PYTHONPATH=src:benchmarks python benchmarks/speed/tokenizing.py [--megabytes 630 --rounds 5 --name tokenizing]
 
 Each case is a process of its own, timed from its start to its end, reading, encoding and writing; ours with its checks,
-hashes and sidecar. The SHA-256 of the ids of all cases must be equal. Then the stage alone runs on ever more text, for
-its memory. A peer whose package is absent (requirements/bench.txt) is left out. Writes results/NAME.json.
+hashes and sidecar. The SHA-256 of the ids of all cases must be equal. The text is that of the pipeline at the top,
+again and again. Writes results/NAME.json.
 """
 
 import argparse
 import functools
 import hashlib
-import importlib.util
 import itertools
 import json
 import math
@@ -23,6 +22,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from harness import (
     ROOT,
@@ -44,13 +44,10 @@ from lm.text.rows import Rows, measured
 from lm.tokenizer.build import download_ranks, write_byte_level
 from lm.tokenizer.load import load_tokenizer
 
-sys.path.append(str(ROOT))
-from extras.stories.stories import iter_stories
-
 NUM_FILES = 8  # of the peers: what works by whole files needs several of them
-STORIES_PER_BATCH = 1000
+DOCUMENTS_PER_BATCH = 100
 CHECK_MEGABYTES = 2
-SLOW = ("nanogpt", "datatrove", "litdata")  # minutes each: one round
+SLOW = ("datatrove",)  # minutes: one round
 PROCESSES = 2
 EOT_NAME = "<|endoftext|>"
 
@@ -80,40 +77,8 @@ def load_files(files: list[str], out: Path):
     return datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(out / "cache"))
 
 
-def nanogpt(files: list[str], tokenizer: str, out: Path) -> None:
-    """Run nanoGPT's data/openwebtext/prepare.py: a map over single documents, 1,024 shards into a memmap."""
-    encoding, eot_id = encoding_of(tokenizer)
-
-    def process(example):
-        ids = encoding.encode_ordinary(example["text"])
-        ids.append(eot_id)
-        return {"ids": ids, "len": len(ids)}
-
-    dataset = load_files(files, out)
-    dataset = dataset.map(process, remove_columns=dataset.column_names, num_proc=PROCESSES)
-    length = np.sum(dataset["len"], dtype=np.uint64)
-    start = 0
-    written = np.memmap(out / "train.bin", dtype=np.uint16, mode="w+", shape=(int(length),))
-    for index in range(1024):
-        batch = dataset.shard(num_shards=1024, index=index, contiguous=True).with_format("numpy")
-        ids = np.concatenate(batch["ids"])
-        written[start : start + len(ids)] = ids
-        start += len(ids)
-    written.flush()
-
-
-def datasets_batched(files: list[str], tokenizer: str, out: Path) -> None:
-    """Run a batched map with encode_to_numpy, a row of ids per document, then append the rows to the file."""
-    map_batches(files, tokenizer, out, lambda parts: parts)
-
-
 def datasets_joined(files: list[str], tokenizer: str, out: Path) -> None:
-    """Do the same with the ids of a whole batch in one row: the fastest way through `datasets` that was found."""
-    map_batches(files, tokenizer, out, lambda parts: [np.concatenate(parts)])
-
-
-def map_batches(files: list[str], tokenizer: str, out: Path, rows_of: Callable) -> None:
-    """Encode in batches of 1,000 documents and append the rows that `rows_of` makes of their ids."""
+    """Encode by `datasets` with the ids of 1,000 documents in one row: the fastest way through it that was found."""
     import datasets
 
     encoding, eot_id = encoding_of(tokenizer)
@@ -123,7 +88,7 @@ def map_batches(files: list[str], tokenizer: str, out: Path, rows_of: Callable) 
         for text in batch["text"]:
             ids = np.append(encoding.encode_to_numpy(text, disallowed_special=()), eot_id)
             documents.append(ids.astype(np.uint16))
-        return {"ids": rows_of(documents)}
+        return {"ids": [np.concatenate(documents)]}
 
     dataset = load_files(files, out)
     dataset = dataset.map(
@@ -155,27 +120,7 @@ def datatrove(files: list[str], tokenizer: str, out: Path) -> None:
     LocalPipelineExecutor(steps, tasks=len(files), workers=PROCESSES, logging_dir=str(out / "logs")).run()
 
 
-def litdata(files: list[str], tokenizer: str, out: Path) -> None:
-    """Run litdata's optimize with two workers and its TokensLoader, keeping the order of the documents."""
-    import pyarrow.parquet as pq
-    import torch
-    from litdata import TokensLoader, optimize
-
-    encoding, eot_id = encoding_of(tokenizer)
-
-    def process(file):
-        for batch in pq.ParquetFile(file).iter_batches(1000, columns=["text"]):
-            for text in batch.column(0).to_pylist():
-                yield torch.tensor([*encoding.encode_ordinary(text), eot_id], dtype=torch.uint16)
-
-    optimize(
-        process, files, str(out / "tokens"), chunk_bytes="64MB", num_workers=PROCESSES, item_loader=TokensLoader(),
-        start_method="fork", verbose=False, reorder_files=False, keep_data_ordered=True,
-    )  # fmt: skip
-
-
-PEERS = {each.__name__: each for each in (nanogpt, datasets_batched, datasets_joined, datatrove, litdata)}
-NEEDS = {"datatrove": "datatrove", "litdata": "litdata"}  # the others need datasets
+PEERS = {each.__name__: each for each in (datasets_joined, datatrove)}
 
 
 def stream_of(peer: str, out: Path) -> Iterator[np.ndarray]:
@@ -183,57 +128,52 @@ def stream_of(peer: str, out: Path) -> Iterator[np.ndarray]:
     if peer == "datatrove":
         for path in sorted((out / "tokens").glob("*.ds")):
             yield np.fromfile(path, np.uint16)
-    elif peer == "litdata":
-        for path in sorted((out / "tokens").glob("*.bin"), key=chunk_numbers):
-            # Its header: the number of items, and where each of them begins.
-            _, first_offset = np.fromfile(path, np.uint32, count=2)
-            yield np.fromfile(path, np.uint16, offset=int(first_offset))
     else:
         yield np.fromfile(out / "train.bin", np.uint16)
-
-
-def chunk_numbers(path: Path) -> list[int]:
-    """Return the numbers in the name of a file of litdata: chunk-WORKER-NUMBER.bin."""
-    return [int(number) for number in path.stem.split("-")[1:]]
 
 
 # The measurement.
 
 
-def story_rows(num_documents: int) -> Iterator[Rows]:
-    """Yield stories in batches, as `write_split` takes them."""
-    stories = iter_stories(seed=1)
-    for begin in range(0, num_documents, STORIES_PER_BATCH):
-        texts = list(itertools.islice(stories, min(STORIES_PER_BATCH, num_documents - begin)))
-        batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
-        yield from tag_rows([measured(batch)], 0)
+def documents() -> Iterator[str]:
+    """Yield the training documents of the pipeline at the top, again and again."""
+    texts = pq.read_table(ROOT / "data" / "raw" / "train.parquet", columns=["text"])["text"].to_pylist()
+    return itertools.cycle(texts)
+
+
+def document_rows(num_documents: int) -> Iterator[Rows]:
+    """Yield documents in batches, as `write_split` takes them."""
+    texts = itertools.islice(documents(), num_documents)
+    while batch := list(itertools.islice(texts, DOCUMENTS_PER_BATCH)):
+        columns = pa.record_batch({"text": pa.array(batch, pa.large_string())})
+        yield from tag_rows([measured(columns)], 0)
 
 
 class Cases:
-    """The ways to tokenize one text of stories, each into a folder of its own below `work`."""
+    """The ways to tokenize one text, each into a folder of its own below `work`."""
 
     def __init__(self, work: Path, tokenizer: Path, megabytes: float):
         self.work = work
         self.tokenizer = tokenizer
         self.peak_mb = {}
-        sample = list(itertools.islice(iter_stories(seed=1), STORIES_PER_BATCH))
-        mean_chars = sum(map(len, sample)) / len(sample)
-        num_documents = int(megabytes * 1e6 / mean_chars)
+        # Take documents until they have the size.
+        sizes = itertools.accumulate(len(text.encode()) for text in documents())
+        num_documents = 1 + sum(1 for _ in itertools.takewhile(lambda size: size < megabytes * 1e6, sizes))
 
         # The text as the stage reads it.
         raw = work / "raw"
         raw.mkdir(parents=True)
-        entry = write_split(raw, "train", story_rows(num_documents), ["stories"])
-        write_manifest(raw, "stories", {"stories": {}}, {"train": entry}, {})
+        entry = write_split(raw, "train", document_rows(num_documents), ["repeated"])
+        write_manifest(raw, "repeated", {"repeated": {}}, {"train": entry}, {})
         self.utf8_bytes = entry["utf8_bytes"]
 
         # The same documents in the files of the peers.
         self.files = []
         per_file = math.ceil(num_documents / NUM_FILES)
-        stories = iter_stories(seed=1)
+        texts = documents()
         for begin in range(0, num_documents, per_file):
             path = work / "files" / f"{begin:09d}.parquet"
-            write_documents(path, itertools.islice(stories, min(per_file, num_documents - begin)))
+            write_documents(path, itertools.islice(texts, min(per_file, num_documents - begin)))
             self.files.append(str(path))
 
         # The folder of the stage.
@@ -283,7 +223,7 @@ class Cases:
 
 def measure(args: argparse.Namespace, work: Path) -> None:
     """Compare, time, and write what was found."""
-    peers = args.peers or [name for name in PEERS if importlib.util.find_spec(NEEDS.get(name, "datasets"))]
+    peers = args.peers
     tokenizer = work / "tokenizer"
     tokenizer.mkdir()
     write_byte_level(tokenizer, download_ranks("gpt2"), "tiktoken", encoding="gpt2")
@@ -302,35 +242,26 @@ def measure(args: argparse.Namespace, work: Path) -> None:
     sha256 = cases.digest(seconds)
     megabytes = cases.utf8_bytes / 1e6
 
-    # Run the stage alone on ever more text.
-    memory = []
-    for size in args.memory_megabytes:
-        alone = Cases(work / f"memory-{size}", tokenizer, size)
-        alone.ours()
-        memory.append({"text_mb": round(alone.utf8_bytes / 1e6, 1), "peak_mb_of_a_process": alone.peak_mb["ours"]})
-        shutil.rmtree(alone.work)
     write_results(
         args.name,
         seconds=seconds,
         ours="ours",
         busy=busy,
-        text={"name": "stories", "utf8_bytes": cases.utf8_bytes},
+        text={"name": "train.parquet, repeated", "utf8_bytes": cases.utf8_bytes},
         vocab_size=load_tokenizer(tokenizer).vocab_size,
         sha256_of_all_ids=sha256,
-        versions=versions("gigatoken", "tiktoken", "tokenizers", "datasets", *NEEDS, "pyarrow", "numpy"),
+        versions=versions("gigatoken", "tiktoken", "tokenizers", "datasets", "datatrove", "pyarrow", "numpy"),
         mb_per_s={name: summary([megabytes / s for s in times]) for name, times in seconds.items()},
         peak_mb_of_a_process=cases.peak_mb,
-        memory_of_ours=memory,
     )
 
 
 def main() -> None:
     """Measure on two cores in a temporary folder; as a worker, run one peer."""
     parser = argparse.ArgumentParser(description="The speed of tokenizing.")
-    parser.add_argument("--megabytes", type=float, default=630, help="of stories")
+    parser.add_argument("--megabytes", type=float, default=630, help="of text")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", nargs="+", choices=PEERS, help="those alone; else all whose package is there")
-    parser.add_argument("--memory_megabytes", type=float, nargs="*", default=[20, 200, 2000], help="of stories")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--name", default="tokenizing", help="of the file of results")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
