@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from support.loss_cases import LN2
-from support.made_up_runs import NUM_DOCUMENTS, run, score_of, seeds_of
+from support.made_up_runs import NUM_DOCUMENTS, SOURCES, run, score_of, seeds_of
 from support.markdown import rows_of
 from tools.common.runs import Comparison, Group, Run, compare_groups, compare_with_first, group_by_seed
 from tools.common.statistics import detectable_by_runs, detectable_difference, units_needed
@@ -78,6 +78,17 @@ def test_the_verdict_of_several_comparisons_follows_from_the_corrected_p():
     assert f"`far` is worse than `a`; p ≤ {of_far:.2g} after Holm's correction" in text
 
 
+def test_p_of_one_mixture_is_corrected_for_its_sources_and_says_so():
+    a = replace(run("a"), sources=SOURCES)
+    b = replace(run("b", seed=2, shift=0.01, params=WIDER), sources=SOURCES)
+
+    heading_of_sources = next(row for row in rows_of(report_of(a, b)) if row[0] == "noise from")
+    heading = next(row for row in rows_of(report_of(run("a"), run("b", 2, 0.01, WIDER))) if row[0] == "noise from")
+
+    assert heading_of_sources[-1] == "p after Holm"
+    assert heading[-1] == "p"
+
+
 # Warnings.
 
 
@@ -87,11 +98,22 @@ def warnings_of(*runs: Run) -> dict[str, str]:
     return {note.kind: note.text for note in notes_of(comparison)}
 
 
-def test_other_context_is_warned_of():
-    a = run("a", params={"train.seq_len": 32})
-    b = run("b", params={"train.seq_len": 64})
+@pytest.mark.parametrize("name", ["train.seq_len", "eval.stride_fraction", "train.attend_across_documents"])
+def test_other_context_is_warned_of(name):
+    a = run("a", params={name: 0})
+    b = run("b", params={name: 1})
 
-    assert "`train.seq_len`" in warnings_of(a, b)["other_context"]
+    assert f"`{name}`" in warnings_of(a, b)["other_context"]
+
+
+def test_a_group_has_the_looks_at_the_test_split_of_the_run_that_came_last():
+    first, second = seeds_of("a", (1, 2))
+    others = seeds_of("b", (3, 4), params=WIDER)
+
+    text = warnings_of(replace(first, num_earlier_looks=2), second, *others)["after_test_reads"]
+
+    assert "`a-1…a-2`" in text
+    assert "2 looks" in text
 
 
 def test_a_lossy_tokenizer_is_warned_of_with_its_run():

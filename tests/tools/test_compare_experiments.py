@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,12 @@ from support.json_documents import check_document, read_document
 from support.markdown import rows_of
 from support.refusal import refused
 from support.workspace import Workspace
+from tools.common.read_runs import read_runs
+from tools.common.revisions import Revision
+from tools.common.runs import Run
 from tools.common.seeds import START
+from tools.common.statistics import student_t_quantile
+from tools.compare import cli
 from tools.compare.cli import main
 
 
@@ -137,6 +143,55 @@ def test_the_documents_that_changed_most_are_shown_with_words_of_theirs(base_and
     for document, words in shown:
         assert len(words) > 20
         assert words.rstrip("…").strip() in " ".join(texts[int(document)].split())
+
+
+def test_resamples_decide_the_steps_of_p(compare):
+    done = compare("base", "vocab", "--json", "--resamples", "99")
+
+    (comparison,) = read_document(done.output)["comparisons"]
+    steps = 100 * comparison["documents"]["p_value"]
+    assert steps >= 1
+    assert steps == pytest.approx(round(steps))
+
+
+@pytest.fixture
+def two_seeds_of_each_side(monkeypatch):
+    """Made from base and vocab: each document is better in vocab, by less than its seeds differ by."""
+
+    def read(revisions: list[Revision]) -> list[Run]:
+        base, vocab = read_runs(revisions)
+        unequal = np.linspace(1, 1.001, len(base.nats))  # otherwise documents would have no spread
+        runs = []
+        for run, seed, losses in (
+            (base, 1, base.nats),
+            (base, 2, base.nats * 1.02),
+            (vocab, 1, base.nats * 0.96 * unequal),
+            (vocab, 2, base.nats * 0.99 * unequal),
+        ):
+            params = run.params | {"train.seed": seed}
+            runs.append(replace(run, name=f"{run.name}{seed}", params=params, nats=losses))
+        return runs
+
+    monkeypatch.setattr(cli, "read_runs", read)
+
+
+@pytest.mark.parametrize(("confidence", "status", "said"), [("0.95", 1, "not shown"), ("0.5", 0, "better")])
+def test_the_confidence_decides_the_verdict_the_status_and_the_commands(
+    compare, two_seeds_of_each_side, confidence, status, said
+):
+    done = compare("base", "vocab", "--json", "--require", "better", "--confidence", confidence)
+
+    document = read_document(done.output)
+    (comparison,) = document["comparisons"]
+    assert done.status == status
+    assert document["confidence"] == float(confidence)
+    assert comparison["documents"]["verdict"] == "better"
+    of_seeds = comparison["seeds"]
+    t = student_t_quantile(float(confidence), of_seeds["degrees_of_freedom"])
+    assert of_seeds["high"] - of_seeds["difference"] == pytest.approx(t * of_seeds["standard_error"])
+    assert of_seeds["verdict"] == said
+    assert comparison["verdict"] == said
+    assert (document["commands_for_more_seeds"] == []) == (said == "better")
 
 
 def test_a_comparison_changes_nothing_that_git_sees(workspace, compare):

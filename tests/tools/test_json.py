@@ -11,11 +11,12 @@ import pytest
 from support import ROOT
 from support.json_documents import check_document, documented, read_document
 from support.loss_cases import LN2
-from support.made_up_runs import SOURCES, run, seeds_of
+from support.made_up_runs import SOURCES, run, score_of, seeds_of
 from tools import noise, verdict
 from tools.common.json_output import plain, print_json
 from tools.common.known_runs import KnownRun, KnownRuns
 from tools.common.runs import Group, Run, compare_groups, corrected, group_by_seed
+from tools.common.statistics import detectable_by_runs
 from tools.compare import record as comparing
 from tools.compare.notes import notes_of
 
@@ -59,6 +60,60 @@ def test_a_document_of_compare_has_every_documented_key_and_no_other():
     keys = check_document(of_mixtures) | check_document(of_changed_code)
 
     assert keys == documented(comparing.SCHEMA).keys()
+
+
+def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
+    """Of two sides with unequal numbers of seeds, on a mixture."""
+    a = [replace(each, sources=SOURCES, train_seconds=61.5) for each in seeds_of("a", (1, 2))]
+    b = [replace(each, sources=SOURCES, best_tokens_seen=800) for each in seeds_of("b", (4, 5, 6), 0.01, WIDER)]
+
+    document = document_of(*a, *b)
+
+    # Each side, and its runs.
+    sizes = a[0].utf8_bytes
+    effective = sizes.sum() ** 2 / (sizes**2).sum()
+    assert document["documents"] == {
+        "number": len(sizes),
+        "utf8_bytes": sizes.sum(),
+        "effective_number": pytest.approx(effective),
+    }
+    for side, group in zip((a, b), document["groups"], strict=True):
+        scores = [score_of(each) for each in side]
+        assert group["num_seeds"] == len(side)
+        assert group["bits_per_byte"] == pytest.approx(np.mean(scores))
+        assert group["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
+        for each, score, found in zip(side, scores, group["runs"], strict=True):
+            assert found == {
+                "name": each.name,
+                "seed": each.params["train.seed"],
+                "bits_per_byte": pytest.approx(score),
+                "tokens_seen": each.tokens_seen,
+                "best_tokens_seen": each.best_tokens_seen,
+                "parameters": each.num_parameters,
+                "train_seconds": each.train_seconds,
+                "lossy_tokenizer": False,
+            }
+
+    # The difference over documents, over those of each source, and over seeds.
+    (comparison,) = document["comparisons"]
+    bits = (np.mean([each.nats for each in b], axis=0) - np.mean([each.nats for each in a], axis=0)) / LN2
+    parts = {"": np.full(len(sizes), True)} | {name: name == SOURCES for name in ("stories", "headers")}
+    found = [comparison["documents"] | {"name": ""}, *comparison["sources"]]
+    assert [each["name"] for each in found] == list(parts)
+    for each in found:
+        own = parts[each["name"]]
+        assert each["difference"] == pytest.approx(bits[own].sum() / sizes[own].sum())
+        assert each["low"] < each["difference"] < each["high"]
+    of_seeds = comparison["seeds"]
+    scores_of_a, scores_of_b = ([score_of(each) for each in side] for side in (a, b))
+    se = math.sqrt(np.var(scores_of_a, ddof=1) / 2 + np.var(scores_of_b, ddof=1) / 3)
+    assert (of_seeds["of_baseline"], of_seeds["of_candidate"]) == (2, 3)
+    assert of_seeds["difference"] == pytest.approx(np.mean(scores_of_b) - np.mean(scores_of_a))
+    assert of_seeds["standard_error"] == pytest.approx(se)
+    noise_of_b = float(np.std(scores_of_b, ddof=1))
+    for row in comparison["detectable_by_seeds"]:
+        expected = detectable_by_runs(noise_of_b, 2, row["seeds_of_each_side"])
+        assert row["difference"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -171,19 +171,25 @@ def test_revisions_without_a_run_are_refused(committed, capsys, name, code, said
 # What they say.
 
 
-def test_the_deviation_over_seeds_has_an_interval_and_says_what_runs_could_show(committed, capsys):
-    own = read_json(METRICS)["bits_per_byte"]
+@pytest.mark.parametrize("confidence", [0.95, 0.8])
+def test_the_deviation_over_seeds_has_an_interval_and_says_what_runs_could_show(committed, capsys, confidence):
+    scores = [read_json(METRICS)["bits_per_byte"], 2.25, 2.5]
     make_branch(committed, "s2", 2, 2.25)
     make_branch(committed, "s3", 3, 2.5)
 
-    found = document(capsys)
+    found = document(capsys, "--confidence", str(confidence))
+    text = printed(capsys, "--confidence", str(confidence))
 
-    expected = deviation([own, 2.25, 2.5])
-    assert found["standard_deviation"] == pytest.approx(statistics.stdev([own, 2.25, 2.5]))
+    expected = deviation(scores, confidence)
+    mean = statistics.mean(scores)
+    assert found["num_seeds"] == 3
+    assert found["bits_per_byte"] == pytest.approx(mean)
+    assert found["standard_deviation"] == pytest.approx(statistics.stdev(scores))
     assert found["low"] == expected.low
     assert found["high"] == expected.high
     differences = {each["runs_of_each_side"]: each["difference"] for each in found["detectable_by_runs"]}
-    assert differences == {runs: detectable_by_runs(expected.value, 2, runs) for runs in (1, 2, 3, 5, 8)}
+    assert differences == {runs: detectable_by_runs(expected.value, 2, runs, confidence) for runs in (1, 2, 3, 5, 8)}
+    assert f"{100 * confidence:g} % interval {expected.low:.4f} to {expected.high:.4f}); the mean is {mean:.4f}" in text
 
 
 @pytest.mark.parametrize(
@@ -217,6 +223,7 @@ def test_the_noise_of_another_revision_is_of_its_parameters(committed, capsys):
 
     command = found["commands_for_more_seeds"][0]
     assert [run["seed"] for run in found["runs"]] == [5, 6, 7]
+    assert found["unlike_here"] == []
     assert command == "dvc exp run --queue -n r-seeds -S 'train.seed=range(1,3)' -S train.peak_lr=0.5"
     assert "0.0100 bits per byte is the standard deviation over 3 seeds" in text
 

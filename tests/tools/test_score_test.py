@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 import eval as eval_stage
 from lm.core.errors import IntegrityError
@@ -16,7 +17,7 @@ from support.json_documents import check_document, read_document
 from support.refusal import files_below, refused
 from support.stages import change_params, module_and_arguments, work_in_copy
 from tools import score_test as tool
-from tools.common.test_reads import TEST_READS, TestRead, read_test_reads
+from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
 
 MANIFEST = Path("data/raw/manifest.json")
 MODEL = Path("data/models/model.json")
@@ -85,6 +86,7 @@ def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
     details = read_json("data/evaluation/details.json")
     assert found["documents"] == TEST_DOCUMENTS
     assert found["stride_tokens"] == 16
+    assert (found["commit"], found["workspace_differs"]) == (None, True)  # outside a repository
     assert [found["low"], found["high"]] == details["bits_per_byte_interval"]
     for name in ("documents", "tokens", "utf8_bytes", "stride_tokens", "bits_per_byte", "nats_per_token"):
         assert found[name] == details[name], name
@@ -181,6 +183,16 @@ def test_another_stride_is_another_look(run, capsys):
     assert strides == [first["stride_tokens"], 2 * first["stride_tokens"]]
 
 
+def test_a_look_at_another_text_does_not_count(run, capsys):
+    of_another = TestRead(None, True, "a" * 64, "b" * 64, 16, 8, bits_per_byte=1.5, low=1.4, high=1.6)
+    write_test_reads(TEST_READS, [of_another])
+
+    found = look(capsys)
+
+    assert found["looks"] == 1
+    assert len(read_test_reads(TEST_READS)) == 2
+
+
 def test_a_row_with_another_score_is_refused(run, capsys):
     found = look(capsys)
     right = repr(found["bits_per_byte"])
@@ -275,6 +287,32 @@ def test_a_model_that_was_trained_on_other_tokens_is_refused(run, capsys):
     change_json(MODEL, data_sha256={"train": "0" * 64, "validation": None})
 
     refuse(capsys, 4, "model.json: trained with another data/processed_datasets/train.bin")
+
+
+def test_a_model_whose_validation_tokens_were_made_again_is_refused(run, capsys):
+    change_json(Path("data/processed_datasets/validation.json"), sha256="0" * 64)
+
+    refuse(capsys, 4, "model.json: trained with another data/processed_datasets/validation.bin")
+
+
+def test_a_mixture_asks_for_a_test_split_if_one_of_its_sources_does(run):
+    """Its test split is that of this source."""
+    mixture = {"kind": "mixture", "sources": ["torch_headers", "local"]}
+    change_params(Path(), {"sources.mixture.fetch": mixture})
+
+    assert tool.asks_for_test("mixture")
+    assert not tool.asks_for_test("torch_headers")
+
+
+def test_code_that_changed_since_the_training_is_warned_of(run, capsys):
+    """dvc.lock has another hash of the model's code than the folder."""
+    train = {"cmd": "", "deps": [{"path": "src/lm/model", "hash": "md5", "md5": "0" * 32 + ".dir"}]}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"train": train}}))
+
+    status = tool.main([])
+
+    assert status == 0
+    assert "changed since data/models was trained" in capsys.readouterr().err
 
 
 def test_a_model_of_another_tokenizer_is_refused(run, capsys):

@@ -103,6 +103,8 @@ def test_the_values_of_a_preset_that_is_gone_cannot_be_given(of_another_preset):
         ([0, 2048], "[0,2048]"),
         ("bpe", "bpe"),
         ("true", "'true'"),
+        ("NaN", "'NaN'"),
+        ("inf", "'inf'"),
         ("2.13.0", "'2.13.0'"),
         ("it's", "'it\\'s'"),
         ("", "''"),

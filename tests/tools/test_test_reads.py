@@ -71,6 +71,8 @@ DAMAGED = {
     "a hash that is none": LINE.replace("a" * 64, "a" * 63),
     "a number that is none": LINE.replace("1.352741386947632", "good"),
     "a number that is not finite": LINE.replace("1.352741386947632", "nan"),
+    "an end of the interval that is not finite": LINE.replace(",1.4", ",inf"),
+    "another end that is not finite": LINE.replace(",1.3,", ",-inf,"),
     "no documents": LINE.replace(",50,", ",0,"),
     "half an interval": LINE.replace(",1.3,1.4", ",1.3,"),
 }

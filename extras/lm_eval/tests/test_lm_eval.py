@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from extras.lm_eval import agreement
+from extras.lm_eval import agreement, harness
 from extras.lm_eval.lm_eval import main, read_metrics, rows_of, suffixes_of
 from lm.core.errors import DataError, IntegrityError, ParamsError
 from lm.core.files import read_json
@@ -328,6 +328,16 @@ def report_ending(tiny) -> dict:
     losses = agreement.score_continuation(tiny.model, tiny.tokenizer, SEQ_LEN, "the dog ", "saw")
     log_likelihood = -float(losses.sum(dtype=np.float64))
     return {"arguments": [("the dog ", "saw")], "resps": [[(log_likelihood, False)]]}
+
+
+def test_white_space_at_the_end_of_a_context_belongs_to_the_continuation_as_in_lm_eval(tiny):
+    theirs = harness.ExportedModel(tiny.export, SEQ_LEN)
+    request = SimpleNamespace(args=("the dog  ", "saw"))
+
+    ((log_likelihood, _),) = theirs.loglikelihood([request], disable_tqdm=True)
+    sample = {"arguments": [request.args], "resps": [[(log_likelihood, False)]]}
+
+    assert difference(tiny, sample) < 1e-4
 
 
 GENERATED = {"arguments": [("the dog", {"until": ["."]})], "resps": [["ran"]]}
