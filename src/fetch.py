@@ -108,10 +108,16 @@ def report(manifest: dict) -> None:
 def reject_text_git_would_take(path: Path) -> None:
     """Raise ParamsError if Git neither tracks nor ignores a file below `path`; `dvc exp push` would publish it.
 
-    Raise it too if `path` is a link in place of a tracked folder. Warn if Git cannot say what it tracks.
+    Raise it too if `path` is a link in place of a tracked folder. Warn if Git cannot say what it tracks. A path
+    outside the repository is no concern of Git.
     """
     untracked = ("ls-files", "--others", "--exclude-standard", "--directory")
+    absolute = Path(os.path.abspath(path))
+    place = absolute.parent.resolve() / absolute.name  # of a link, not of what it links to
     try:
+        root = git("rev-parse", "--show-toplevel")
+        if not root or not place.is_relative_to(root):
+            return
         would_take = git("--literal-pathspecs", *untracked, "--", str(path))
         tracked = git("--literal-pathspecs", "ls-files", "--", str(path))
     except EnvironmentFailure as error:
