@@ -36,6 +36,7 @@ from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 NGRAM_TOKENS = 13  # Brown et al. 2020, appendix C
 CONTAMINATED_FROM = 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
 MAX_COPIES = 0.05  # of the validation documents; more are warned of
+MAX_CONTAMINATED = 0.2  # of the validation tokens; more are warned of
 MAX_SHARE = 0.1  # of the validation text that one document should have; a larger share is warned of
 DUPLICATES = pa.schema([("split", pa.string()), ("document", pa.int64())] + [(kind, pa.bool_()) for kind in KINDS])
 CONTAMINATION = pa.schema(
@@ -123,10 +124,11 @@ def describe_rows(manifest: dict) -> dict:
     }
 
 
-def warnings_about_validation(num_copies: int, utf8_bytes: np.ndarray) -> list[str]:
+def warnings_about_validation(num_copies: int, contaminated_fraction: float, utf8_bytes: np.ndarray) -> list[str]:
     """Return what makes the validation loss misleading.
 
-    `num_copies`: the validation documents that train has too. `utf8_bytes` (D,): those of each validation document.
+    `num_copies`: the validation documents that train has too. `contaminated_fraction`: of the validation tokens.
+    `utf8_bytes` (D,): those of each validation document.
     """
     num_documents = len(utf8_bytes)
     longest_share = utf8_bytes.max() / utf8_bytes.sum()
@@ -134,6 +136,9 @@ def warnings_about_validation(num_copies: int, utf8_bytes: np.ndarray) -> list[s
     if num_copies > MAX_COPIES * num_documents:
         share = f"{num_copies / num_documents:.0%} of the validation documents"
         warnings.append(f"{share} are copies of training text (but for white space); the validation loss is too low")
+    if contaminated_fraction > MAX_CONTAMINATED:
+        share = f"{contaminated_fraction:.0%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
+        warnings.append(f"{share}, as near-copies and repeated passages are; the validation loss is too low")
     if longest_share > MAX_SHARE:
         share = f"{longest_share:.0%} of the text"
         warnings.append(
@@ -208,7 +213,7 @@ def main(argv: list[str]) -> None:
     num_copies = duplicates["validation"]["folded_across"]
     contaminated = f"{fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
     say(f"{num_copies} of {len(utf8_bytes)} validation documents are also in train; {contaminated}")
-    for warning in warnings_about_validation(num_copies, utf8_bytes):
+    for warning in warnings_about_validation(num_copies, fraction, utf8_bytes):
         say(f"warning: {warning}", file=sys.stderr)
 
 

@@ -130,6 +130,19 @@ def test_copies_of_training_text_are_warned_of(project, capsys, num_copies, is_s
     assert (warning in said.err) == is_said
 
 
+@pytest.mark.parametrize(("num_near_copies", "is_said"), [(2, False), (3, True)])
+def test_much_contaminated_text_is_warned_of_without_copies(project, capsys, num_near_copies, is_said):
+    """The beginning of each near copy, a byte a token, is in train."""
+    validation = [f"{number:02d}" * 50 for number in range(10, 20)]
+    project(["other", *(f"{text}, and more" for text in validation[:num_near_copies])], validation)
+
+    run_audit()
+
+    said = capsys.readouterr()
+    assert "0 of 10 validation documents are also in train" in said.out
+    assert ("warning: 30% of the validation tokens are in 13-grams of train" in said.err) == is_said
+
+
 @pytest.mark.parametrize(("length", "is_said"), [(100, False), (101, True)])
 def test_a_document_with_more_than_a_tenth_of_validation_is_warned_of(project, capsys, length, is_said):
     others = [f"{number:03d}" * 30 for number in range(10)]
