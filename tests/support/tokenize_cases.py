@@ -71,7 +71,7 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
 
 
 FETCH = ["--raw", "raw"]
-LOCAL = {"kind": "local", "include": "**/*", "column": "text", "separator": None, "split": None}
+LOCAL = {"kind": "local", "include": "**/*", "column": "text", "encoding": "utf-8", "separator": None, "split": None}
 
 
 def write_runtime(num_processes, chunk_chars) -> None:

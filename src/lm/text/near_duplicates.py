@@ -1,8 +1,16 @@
 """Find near-duplicate documents: MinHash signatures of word n-grams, compared where locality-sensitive hashing says.
 
-A word is a run of letters, digits and underscores, in ASCII without regard to case; a character from U+3000 on is a
-word of its own, as Chinese and Japanese have no spaces. A document with fewer words than an n-gram is compared as a
-whole, so that it only equals itself. All hashes are fixed, so the clusters are the same on every machine.
+What a word is depends on `rule`, so that a split that was made once can be made again:
+
+1   A run of letters, digits and underscores, in ASCII without regard to case. All characters from U+0080 on are
+    letters, and one from U+3000 on is a word of its own, as Chinese and Japanese have no spaces.
+2   The same for ASCII. Other text is compared without regard to its Unicode form (NFKC), case, punctuation, kinds of
+    space and invisible characters. In Thai, Lao, Khmer, Burmese and other scripts without spaces between words, the
+    WINDOW_CHARS characters from each character on are a word. Five such words hold as many letters as five English
+    ones, and about as few of them occur in other text, too.
+
+A document with fewer words than an n-gram is compared as a whole, so that it only equals itself; by rule 2, its words
+are compared. All hashes are fixed, so the clusters are the same on every machine.
 
 rensa hashes the n-grams and makes the signatures (Broder 1997). The bands are here: its index of bands takes five
 times the memory, and compares all pairs of a family of similar documents, which for 10,000 of them takes 20 times as
@@ -16,6 +24,8 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from rensa import RMinHash
 from tqdm import tqdm
 
@@ -27,9 +37,15 @@ MAX_PERMUTATIONS = 4096
 _SEED = 1  # of the permutations
 _ROWS_AT_ONCE = 512  # signatures that are Python integers in between
 _PAIRS_AT_ONCE = 1 << 14  # that are compared
-# In UTF-8, with ASCII in small letters. The bytes E3 to FF begin the characters from U+3000 on; a regular expression on
-# characters would need \w, which differs between versions of Python.
-_WORD = re.compile(rb"[\xe3-\xff][\x80-\xbf]*|[0-9a-z_\x80-\xe2]+")
+# Explicit ranges, because \w differs between versions of Python.
+_WORD_OF_RULE_1 = re.compile("[\u3000-\U0010ffff]|[0-9a-z_\x80-\u2fff]+")
+WINDOW_CHARS = 12
+# Thai, Lao; Burmese; Khmer; Tai, Buginese; Balinese; Javanese, Cham. Tibetan has a mark between its syllables.
+_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u1aaf\u1b00-\u1b7f\ua980-\uaadf"
+_RUN_WITHOUT_SPACES = re.compile(f"[{_NO_SPACES}]+")
+_RUN = re.compile(f"[{_NO_SPACES}]+|[\u3000-\ua97f\uaae0-\U0010ffff]|[^ {_NO_SPACES}\u3000-\U0010ffff]+")
+_INVISIBLE = "[\u00ad\u200b-\u200d\u2060\ufeff]+"  # hyphens and spaces without width
+_NO_WORD = r"[^\p{L}\p{M}\p{N}_]+"
 
 NgramWords = Annotated[int, Range(lambda value: 1 <= value <= MAX_NGRAM_WORDS, f"1 to {MAX_NGRAM_WORDS}")]
 # Hashes per document, 4 bytes each; the estimate's standard error is 0.5 / √ of it at most.
@@ -43,6 +59,7 @@ class NearDuplicates:
     threshold: Annotated[float, FRACTION]
     ngram_words: NgramWords
     num_permutations: NumPermutations
+    rule: Annotated[int, Range(lambda value: value in (1, 2), "1 or 2")]
 
 
 class Clusters:
@@ -94,7 +111,7 @@ def _signatures(batches: Iterable[Sequence[str]], params: NearDuplicates) -> np.
     """Return the MinHash signature of each document, (D, num_permutations) uint32."""
     content = bytearray()  # grows without a second copy
     for texts in batches:
-        hashes, offsets = ngram_hashes(texts, params.ngram_words)
+        hashes, offsets = ngram_hashes(texts, params)
         for i in range(0, len(texts), _ROWS_AT_ONCE):
             begins = offsets[i : i + _ROWS_AT_ONCE + 1]
             own = hashes[begins[0] : begins[-1]]
@@ -104,24 +121,57 @@ def _signatures(batches: Iterable[Sequence[str]], params: NearDuplicates) -> np.
     return np.frombuffer(content, np.uint32).reshape(-1, params.num_permutations)
 
 
-def ngram_hashes(texts: Sequence[str], n: int) -> tuple[np.ndarray, np.ndarray]:
+def ngram_hashes(texts: Sequence[str], params: NearDuplicates) -> tuple[np.ndarray, np.ndarray]:
     """Return the hashes of all word n-grams, (N,) uint64, and where those of each text begin and end, (D + 1,) uint64.
 
-    A text with fewer than n words has one hash, that of the text.
+    A text with fewer words than an n-gram has one hash.
     """
-    ngrams = [_ngrams(text.encode(), n) for text in texts]
+    ngrams = []
+    if params.rule == 1:
+        for text in texts:
+            words = _WORD_OF_RULE_1.findall(_lower_ascii(text))
+            ngrams.append(_ngrams(words, params.ngram_words) or [text])
+    else:
+        for text, folded in zip(texts, _fold(texts), strict=True):
+            words = _words(folded)
+            ngrams.append(_ngrams(words, params.ngram_words) or [" ".join(words) or text])
     offsets = np.cumsum([0, *map(len, ngrams)], dtype=np.uint64)
     hashes = itertools.chain.from_iterable(RMinHash.hash_token_sets(ngrams))
     return np.fromiter(hashes, np.uint64, int(offsets[-1])), offsets
 
 
-def _ngrams(content: bytes, n: int) -> list[bytes]:
-    """Return all n-grams of words, joined by spaces; of a text with fewer words the text."""
-    words = _WORD.findall(content.lower())
-    if len(words) < n:
-        return [content]
+def _lower_ascii(text: str) -> str:
+    return text.encode().lower().decode()
+
+
+def _fold(texts: Sequence[str]) -> list[str]:
+    """Return the words of texts in one Unicode form and case, with spaces between.
+
+    The tables are those of pyarrow, because Python's own differ between its versions.
+    """
+    folded = pc.utf8_normalize(pa.array(texts, pa.large_string()), form="NFKC")
+    folded = pc.utf8_lower(pc.utf8_upper(folded))  # so that ς is σ
+    folded = pc.replace_substring_regex(folded, _INVISIBLE, "")
+    return pc.replace_substring_regex(folded, _NO_WORD, " ").to_pylist()
+
+
+def _words(folded: str) -> list[str]:
+    """Return the words of a folded text."""
+    if folded.isascii():
+        return folded.split()
+    words = []
+    for run in _RUN.findall(folded):
+        if _RUN_WITHOUT_SPACES.match(run):
+            words += [run[place : place + WINDOW_CHARS] for place in range(len(run))]
+        else:
+            words.append(run)
+    return words
+
+
+def _ngrams(words: list[str], n: int) -> list[str]:
+    """Return all n-grams of words, joined by spaces."""
     shifted = [words[i:] for i in range(n)]
-    return list(map(b" ".join, zip(*shifted, strict=False)))  # as many as the shortest has words
+    return list(map(" ".join, zip(*shifted, strict=False)))  # as many as the shortest has words
 
 
 def _rows_of_band(threshold: float, num_permutations: int) -> int:

@@ -14,17 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lm.core.params import FRACTION, Range, at_least, require
-from lm.text.near_duplicates import NearDuplicates
+from lm.text.near_duplicates import NgramWords, NumPermutations
 
 Limit = Annotated[int | None, at_least(1, ", or null for off")]
 Fraction = Annotated[float | None, Range(lambda value: 0 <= value <= 1, "from 0 to 1, or null for off")]
 
 
 @dataclasses.dataclass(frozen=True)
-class NearDuplicateRule(NearDuplicates):
-    """Parameters of lm.text.near_duplicates; a threshold of None switches the rule off."""
+class NearDuplicateRule:
+    """Parameters of lm.text.near_duplicates, whose rule is 2; a threshold of None switches this off."""
 
-    threshold: Annotated[float | None, FRACTION]  # pyright: ignore - None: off
+    threshold: Annotated[float | None, FRACTION]
+    ngram_words: NgramWords
+    num_permutations: NumPermutations
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from lm.text.duplicates import digest
-from lm.text.near_duplicates import find_clusters
+from lm.text.near_duplicates import NearDuplicates, find_clusters
 from lm.text.rules import KEPT, MEASURES, RULES, Selection, first_broken_rules
 from lm.text.slices import TEST
 
@@ -62,9 +62,11 @@ class Marks:
 def select(read: Read, selection: Selection) -> Marks:
     """Mark the documents to drop."""
     marks = mark_documents(read("rules"), selection)
-    if selection.near_duplicates.threshold is not None:
+    chosen = selection.near_duplicates
+    if chosen.threshold is not None:
+        params = NearDuplicates(chosen.threshold, chosen.ngram_words, chosen.num_permutations, rule=2)
         kept = kept_texts(read("near-duplicates"), marks)
-        marks.drop_repeats("near_duplicates", find_clusters(kept, selection.near_duplicates))
+        marks.drop_repeats("near_duplicates", find_clusters(kept, params))
     return marks
 
 

@@ -22,7 +22,7 @@ from lm.text.slices import TEST
 
 MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
 MAX_SHARE = 0.1  # of the text of validation, or of test, that one cluster should have
-HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT)  # tried in turn if the shorter clusters are far too little
+HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT, math.inf)  # tried in turn if the shorter clusters are far too little
 BATCH_CHARS = 1_000_000
 MAX_NGRAMS = 1 << 23  # that are held, 12 bytes each; of more text a sample decides, by hash
 DIGEST_BYTES = 32
@@ -104,8 +104,8 @@ def in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
 class Survey:
     """What a split needs to know of every document: SHA-256, characters, and its n-grams or a sample of them."""
 
-    def __init__(self, ngram_words: int):
-        self.ngram_words = ngram_words
+    def __init__(self, params: NearDuplicates):
+        self.params = params
         self.digests = bytearray()
         self.lengths = []
         self._blocks, self._num_ngrams, self._highest = [], 0, np.uint64(2**64 - 1)
@@ -113,7 +113,7 @@ class Survey:
     def collect_ngrams(self, batches: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
         """Yield the batches unchanged, and keep what is needed of them."""
         for texts in batches:
-            hashes, offsets = ngram_hashes(texts, self.ngram_words)
+            hashes, offsets = ngram_hashes(texts, self.params)
             numbers = np.arange(len(self.lengths), len(self.lengths) + len(texts), dtype=np.int32)
             self._keep(hashes, np.repeat(numbers, np.diff(offsets).astype(np.int64)))
             self.digests += b"".join(map(text_sha256, texts))
@@ -163,7 +163,7 @@ def choose_split(batches: Iterable[Sequence[str]], params: SplitParams) -> Split
     too large, and the last of all, stay in training.
     """
     # Read all documents once. A cluster is known by its first document, and has the length of all its documents.
-    survey = Survey(params.near_duplicates.ngram_words)
+    survey = Survey(params.near_duplicates)
     clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)
     names = np.unique(clusters)
     if len(names) < 2:
@@ -194,18 +194,29 @@ def choose_split(batches: Iterable[Sequence[str]], params: SplitParams) -> Split
             num_shared=int((shared[chosen] > 0).sum()),
         )
 
-    # Take clusters for validation until there is enough text.
-    num_unshared = int((shared[names] == 0).sum())
+    # Take clusters for validation until there is enough text. One cluster is validation text at least.
     total = lengths.sum()
-    validation = _fill(order, num_unshared, lengths, params.validation_fraction * total)
+    wanted_chars = params.validation_fraction * total
+    num_unshared = int((shared[order] == 0).sum())
+    validation = _take(order, num_unshared, lengths, wanted_chars, lengths, wanted_chars, MAX_OVERSHOOT)
+    if not validation:
+        validation = [min(order.tolist(), key=lambda cluster: lengths[cluster])]
 
-    # Take clusters for test from the others, in the same order.
+    # Take clusters for test from the others, in the same order, until there are as many documents as are asked for.
     test = None
-    if params.test_documents is not None:
+    wanted = params.test_documents
+    if wanted is not None:
         others = order[~np.isin(order, validation)]
+        num_unshared = int((shared[others] == 0).sum())
         num_documents = np.bincount(clusters, minlength=len(clusters))
-        is_unshared = shared[others] == 0
-        test = _fill_test(others, int(is_unshared.sum()), lengths, num_documents, params.test_documents)
+        wanted_chars = wanted * lengths.sum() / num_documents.sum()  # of documents of average length
+        test = _take(others, num_unshared, lengths, wanted_chars, num_documents, wanted, slack=1)
+        num_taken = int(num_documents[test].sum())
+        if num_taken < wanted:
+            found = (
+                f"only {num_taken} documents, in whole clusters of near-duplicates, are left for it beside validation"
+            )
+            raise DataError(f"fetch.split.test_documents is {wanted}, but {found}; lower it, or add text")
 
     return Split(
         validation=describe(validation),
@@ -216,50 +227,33 @@ def choose_split(batches: Iterable[Sequence[str]], params: SplitParams) -> Split
     )
 
 
-def _fill(order: np.ndarray, num_unshared: int, lengths: np.ndarray, wanted_chars: float) -> list[int]:
-    """Return the clusters, taken in order, that give about the wanted characters, without long ones if possible.
+def _take(
+    order: np.ndarray,
+    num_unshared: int,
+    lengths: np.ndarray,
+    wanted_chars: float,
+    sizes: np.ndarray,
+    wanted: float,
+    slack: float,
+) -> list[int]:
+    """Return the clusters, taken in order, whose sizes give about `wanted`, without long ones if possible.
 
-    The first `num_unshared` of the order share little with others.
+    The first `num_unshared` of the order share little with others. `lengths` (D,) of clusters are in characters, of
+    which the split should have `wanted_chars`; `sizes` (D,) are in the unit of `wanted`. From `wanted` / `slack` on it
+    is enough, and there is never more than `slack` × `wanted`.
     """
     candidates = order[:-1].tolist()  # the last is always for training
     rounds = [(candidates[:num_unshared], MAX_SHARE), (candidates, 2 * MAX_SHARE)]
     rounds += [(candidates, share) for share in HIGHER_SHARES]
 
-    num_chars = 0
+    size = 0
     chosen = {}  # a dict keeps the order
     for clusters, share in rounds:
-        if share in HIGHER_SHARES and num_chars >= wanted_chars / MAX_OVERSHOOT:
+        if share in HIGHER_SHARES and size >= wanted / slack:
             break
         for cluster in clusters:
-            length = lengths[cluster]
-            is_candidate = cluster not in chosen and length <= share * wanted_chars
-            if is_candidate and num_chars < wanted_chars and num_chars + length <= MAX_OVERSHOOT * wanted_chars:
-                num_chars += length
-                chosen[cluster] = None
-    return list(chosen) or [min(order.tolist(), key=lambda cluster: lengths[cluster])]
-
-
-def _fill_test(
-    order: np.ndarray, num_unshared: int, lengths: np.ndarray, num_documents: np.ndarray, wanted_documents: int
-) -> list[int]:
-    """Return the clusters, taken in order, that have the wanted number of documents, without long ones if possible.
-
-    The first `num_unshared` of the order share little with others. Raise DataError if there are fewer documents.
-    """
-    candidates = order[:-1].tolist()  # the last is always for training
-    wanted_chars = wanted_documents * lengths.sum() / num_documents.sum()  # with documents of average length
-    rounds = [(candidates[:num_unshared], MAX_SHARE), (candidates, 2 * MAX_SHARE)]
-    rounds += [(candidates, share) for share in (*HIGHER_SHARES, math.inf)]
-
-    num_taken = 0
-    chosen = {}  # a dict keeps the order
-    for clusters, share in rounds:
-        for cluster in clusters:
             is_candidate = cluster not in chosen and lengths[cluster] <= share * wanted_chars
-            if is_candidate and num_taken + num_documents[cluster] <= wanted_documents:
-                num_taken += int(num_documents[cluster])
+            if is_candidate and size < wanted and size + sizes[cluster] <= slack * wanted:
+                size += sizes[cluster]
                 chosen[cluster] = None
-    if num_taken < wanted_documents:
-        found = f"only {num_taken} documents, in whole clusters of near-duplicates, are left for it beside validation"
-        raise DataError(f"fetch.split.test_documents is {wanted_documents}, but {found}; lower it, or add text")
     return list(chosen)

@@ -1,8 +1,10 @@
 """Near-duplicates: planted ones are found, unrelated ones are not, and hashes are alike on every machine."""
 
+import dataclasses
 import hashlib
 import itertools
 import random
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from lm.text import near_duplicates
 from lm.text.near_duplicates import NearDuplicates, _rows_of_band, _signatures, find_clusters, ngram_hashes
 from support.properties import check_examples
 
-PARAMS = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
+PARAMS = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64, rule=1)
 
 
 def make_text(seed: int) -> str:
@@ -39,7 +41,7 @@ def clusters_of(texts: list[str], params: NearDuplicates = PARAMS) -> list[int]:
 
 
 def test_planted_near_duplicates_are_found():
-    params = NearDuplicates(0.7, ngram_words=5, num_permutations=128)
+    params = NearDuplicates(0.7, ngram_words=5, num_permutations=128, rule=1)
     originals = [make_text(seed) for seed in range(200)]
     copies = [edit(text, num_edits=4, seed=seed) for seed, text in enumerate(originals)]  # similarity about 0.87
     distant = [edit(text, num_edits=40, seed=seed) for seed, text in enumerate(originals)]  # about 0.35
@@ -91,7 +93,7 @@ def clusters_of_signatures(monkeypatch):
     ],
 )
 def test_a_pair_at_the_threshold_is_a_near_duplicate(clusters_of_signatures, threshold, num_permutations, least):
-    params = NearDuplicates(threshold, ngram_words=5, num_permutations=num_permutations)
+    params = NearDuplicates(threshold, ngram_words=5, num_permutations=num_permutations, rule=1)
     first = np.arange(num_permutations)
     at_the_threshold = np.where(first < least, first, first + 100)
     below = np.where(first < least - 1, first, first + 100)
@@ -161,9 +163,9 @@ def test_the_members_of_a_bucket_are_compared_with_each_other(clusters_of_signat
 # Words, n-grams and their hashes
 
 
-def words(text: str) -> list[int]:
+def words(text: str, rule: int = 1) -> list[int]:
     """Return the hash of each word."""
-    hashes, _ = ngram_hashes([text], 1)
+    hashes, _ = ngram_hashes([text], NearDuplicates(0.7, ngram_words=1, num_permutations=64, rule=rule))
     return hashes.tolist()
 
 
@@ -209,7 +211,7 @@ def test_a_word_has_the_same_hash_wherever_it_is():
 def test_ngrams_are_runs_of_words_and_a_shorter_text_is_one(num_words, num_ngrams):
     text = " ".join("abcdef"[:num_words])
 
-    hashes, offsets = ngram_hashes([text], 5)
+    hashes, offsets = ngram_hashes([text], PARAMS)
 
     assert offsets.tolist() == [0, num_ngrams]
     assert len(hashes) == num_ngrams
@@ -219,7 +221,7 @@ def test_an_ngram_is_compared_by_its_words_and_a_shorter_text_as_a_whole():
     short, capital, five, other_spaces, other_words = range(5)
     texts = ["a b c d", "A b c d", "a, b-c\nd E", "A B C D e", "a b c de f"]
 
-    hashes, offsets = ngram_hashes(texts, 5)
+    hashes, offsets = ngram_hashes(texts, PARAMS)
 
     assert offsets.tolist() == [0, 1, 2, 3, 4, 5]
     assert hashes[short] != hashes[capital]
@@ -231,7 +233,7 @@ def test_hashes_and_signatures_are_the_committed_ones():
     """The digests are those of the pinned version of rensa."""
     texts = [make_text(1), "Zoë said: 你好, world", "few"]
 
-    hashes, offsets = ngram_hashes(texts, 5)
+    hashes, offsets = ngram_hashes(texts, PARAMS)
     signatures = _signatures([texts], PARAMS)
 
     assert offsets.tolist() == [0, 296, 297, 298]
@@ -241,10 +243,92 @@ def test_hashes_and_signatures_are_the_committed_ones():
     assert signatures_sha256[:16] == "e88c9cb70b5a29ea"
 
 
+# Rule 2
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        pytest.param("caf\u00e9 na\u00efve", "cafe\u0301 nai\u0308ve", id="composed and decomposed"),
+        pytest.param("한국어 문장", "\u1112\u1161\u11ab국어 문장", id="Hangul in parts"),
+        pytest.param("Ａｂｃ１ ｶﾞ", "abc1 ガ", id="widths"),
+        pytest.param("un deux trois", "un\u00a0deux\u3000trois", id="kinds of space"),
+        pytest.param("ДОБРЫЙ День", "добрый день", id="Cyrillic capitals"),
+        pytest.param("ΛΌΓΟΣ", "λόγος", id="two small letters of one capital"),
+        pytest.param("“don’t” — naïve", '"don\'t" - naïve', id="quotation marks and dashes"),
+        pytest.param("Stra\u00adße\u200b\ufeff", "straße", id="invisible characters"),
+        pytest.param("— “!” —", "— “!” —", id="no word"),
+    ],
+)
+def test_by_rule_2_spellings_of_one_text_are_equal(text, other):
+    assert words(text, rule=2) == words(other, rule=2)
+    hashes, _ = ngram_hashes([text, other], dataclasses.replace(PARAMS, rule=2))  # as a whole
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("é a", "e a"),
+        ("हिन्दी", "हन्द"),
+        ("— “!”", "— “?”"),
+    ],
+)
+def test_by_rule_2_other_letters_marks_and_texts_without_words_differ(text, other):
+    assert words(text, rule=2) != words(other, rule=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_words"),
+    [
+        ("snake_case, x-1", 3),
+        ("हिन्दी में लिखा", 3),
+        ("ქართული ენა", 2),
+        ("한국어 말", 4),  # as by rule 1, a syllable is a word
+        ("漢字。かな ab", 5),
+        ("བོད་སྐད་ཡིག", 3),  # Tibetan syllables
+        ("ሰላም፡ዓለም", 2),  # Ethiopic
+        ("สวัสดี ครับ", 10),
+        ("ភាសាខ្មែរ", 9),
+        ("မြန်မာ", 6),
+        ("ພາສາລາວ", 7),
+        ("ꦧꦱꦗꦮ", 4),
+    ],
+)
+def test_by_rule_2_each_letter_begins_a_word_where_no_space_does(text, num_words):
+    assert len(words(text, rule=2)) == num_words
+
+
+LETTERS = {
+    "Thai": "กขคงจชซญดตถทนบปผพฟมยรลวสหอะาิีึืุู",
+    "Lao": "ກຂຄງຈຊຍດຕຖທນບປຜພຟມຢຣລວສຫອະາິີຶືຸູ",
+    "Khmer": "កខគឃងចឆជឈញដឋឌឍណតថទធនបផពភមយរលវសហឡអាិីឹឺុូ",
+    "Burmese": "ကခဂဃငစဆဇဈညဋဌဍဎဏတထဒဓနပဖဗဘမယရလဝသဟဠအာိီုူ",
+}
+
+
+@pytest.mark.parametrize("script", LETTERS)
+def test_by_rule_2_text_without_spaces_has_near_duplicates_and_others(script):
+    """A letter in 200 of a copy is another one."""
+    random_numbers = random.Random(1)
+    texts = ["".join(random_numbers.choices(LETTERS[script], k=1000)) for _ in range(20)]
+    copies = ["x".join(text[i : i + 199] for i in range(0, 1000, 200)) for text in texts]
+
+    clusters = clusters_of(texts + copies, dataclasses.replace(PARAMS, rule=2))
+
+    assert clusters == [*range(20), *range(20)]
+
+
+@check_examples
+@given(text=st.text(st.characters(max_codepoint=127)))
+def test_both_rules_are_the_same_for_ascii(text):
+    assert words(text) == words(text, rule=2) or not re.search("[0-9a-zA-Z_]", text)
+
+
 # Properties
 
 
-FEW_WORDS = NearDuplicates(threshold=0.5, ngram_words=2, num_permutations=32)
+FEW_WORDS = NearDuplicates(threshold=0.5, ngram_words=2, num_permutations=32, rule=1)
 WORDS = st.sampled_from(["red", "green", "blue", "Zoë", "你好", "x1", "-", "...", ""])
 TEXTS = st.lists(st.lists(WORDS, max_size=12).map(" ".join) | st.text(max_size=20), max_size=14)
 

@@ -7,9 +7,9 @@ import pytest
 
 from lm.core.errors import DataError
 from lm.text.near_duplicates import NearDuplicates
-from lm.text.splits import Split, SplitParams, Survey, _fill, choose_split, in_batches, text_sha256
+from lm.text.splits import Split, SplitParams, Survey, _take, choose_split, in_batches, text_sha256
 
-NEAR_DUPLICATES = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
+NEAR_DUPLICATES = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64, rule=1)
 
 
 def split_params(validation_fraction=0.1, max_shared_fraction=0.1, test_documents=None) -> SplitParams:
@@ -129,7 +129,8 @@ def fill(lengths: list[int], wanted_chars: float, num_unshared: int | None = Non
     """Return the clusters that are taken from clusters of these characters, the ones with shared text last."""
     if num_unshared is None:
         num_unshared = len(lengths)
-    return _fill(np.arange(len(lengths)), num_unshared, np.array(lengths), wanted_chars)
+    sizes = np.array(lengths)
+    return _take(np.arange(len(lengths)), num_unshared, sizes, wanted_chars, sizes, wanted_chars, slack=1.5)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +140,17 @@ def fill(lengths: list[int], wanted_chars: float, num_unshared: int | None = Non
         ([10, 5, 5, 1], 16, [1, 2, 0]),
         ([10, 5, 5, 1], 15, [1, 2]),  # two thirds are enough to leave out a long one
         ([15, 5], 10, [0]),  # half as much again is not too long
-        ([16, 5], 10, [1]),
+        ([16, 5], 10, []),
     ],
 )
 def test_clusters_are_taken_up_to_the_wanted_characters(lengths, wanted_chars, taken):
     assert fill(lengths, wanted_chars) == taken
 
 
-@pytest.mark.parametrize("lengths", [[90, 60, 50, 70], [90, 60, 50]])
-def test_the_shortest_cluster_validates_if_all_are_too_long(lengths):
-    assert fill(lengths, wanted_chars=10) == [2]
+def test_the_shortest_cluster_validates_if_all_are_too_long():
+    texts = [make_text(seed, num_words) for seed, num_words in enumerate([900, 600, 500, 700])]
+
+    assert validation_of(texts, validation_fraction=0.01) == [texts[2]]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_a_split_says_how_many_clusters_share_text():
 
 
 def survey_of(batches: list[list[str]]) -> Survey:
-    survey = Survey(5)
+    survey = Survey(NEAR_DUPLICATES)
     for _ in survey.collect_ngrams(batches):
         pass
     return survey
@@ -368,6 +370,17 @@ def test_more_documents_than_there_are_is_refused():
 
     with pytest.raises(DataError, match="test_documents is 17, but only 16 documents"):
         choose_split([texts], split_params(test_documents=17))
+
+
+def test_a_document_of_any_length_is_tested_if_there_is_no_other():
+    """Validation takes the short ones, so that only documents of nine times the average length are left."""
+    short = [make_text(seed, num_words=10) for seed in range(60)]
+    long = [make_text(seed, num_words=1000) for seed in range(60, 63)]
+
+    splits = split_texts(short + long, validation_fraction=0.2, test_documents=2)
+
+    assert len(splits["test"]) == 2
+    assert set(splits["test"]) <= set(long)
 
 
 def test_a_number_that_whole_clusters_cannot_have_is_refused():

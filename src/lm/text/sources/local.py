@@ -22,6 +22,7 @@ from lm.text.sources.text_files import TextFile
 from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split, in_batches
 
 MAX_LISTED = 10  # files that cannot be read
+MAX_NAMED = 3  # damaged files
 CUT_WHERE = "at chapters or articles into at least 50 documents, as files or by sources.local.fetch.separator"
 CUT = f"cut long texts {CUT_WHERE}"
 
@@ -40,6 +41,7 @@ class LocalFetch:
     kind: Literal["local"]
     include: str
     column: str
+    encoding: str
     separator: str | None
     split: SplitParams | None
 
@@ -47,7 +49,17 @@ class LocalFetch:
         parts = PurePosixPath(self.include).parts
         is_below = parts and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
         require(is_below, "include", repr(self.include), "a glob below local.path such as '**/*.txt'")
+        require(is_text_encoding(self.encoding), "encoding", repr(self.encoding), "one of Python's, such as utf-8")
         require(self.separator != "", "separator", "empty", "a string, or null for one document per file")
+
+
+def is_text_encoding(name: str) -> bool:
+    """Return whether Python has an encoding of text of this name."""
+    try:
+        b"text".decode(name, errors="replace")
+    except (LookupError, ValueError):  # such as hex, which encodes bytes
+        return False
+    return True
 
 
 def link_into_copy(path: Path) -> None:
@@ -81,42 +93,58 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
             is_train = split == "train"
             documents = _documents(files, fetch, findings if is_train else Findings())
             write_documents(folder / split / "0000.parquet", _of_split(documents, chosen, split))
-    findings.warn(len(files), fetch.separator)
-    counts = {"input_files": len(files), "replaced_characters": sum(findings.num_replaced.values())}
-    described = {split: describe_split(folder, split, "text", [str(path)]) for split in splits}
-    return {"kind": fetch.kind, "path": str(path), **counts, "column": "text", "splits": described}
+    findings.warn(len(files), fetch)
+    return {
+        "kind": fetch.kind,
+        "path": str(path),
+        "encoding": fetch.encoding,
+        "split": fetch.split and dataclasses.asdict(fetch.split),
+        "input_files": len(files),
+        "replaced_characters": sum(file["replaced_characters"] for file in findings.damaged),
+        "damaged_files": findings.damaged,
+        "column": "text",
+        "splits": {split: describe_split(folder, split, "text", [str(path)]) for split in splits},
+    }
 
 
 class Findings:
     """What a pass over the files has found that a person should know."""
 
     def __init__(self):
-        self.num_replaced: dict[Path, int] = {}  # characters that became U+FFFD, of the files that have some
+        self.damaged: list[dict] = []  # files with characters that became U+FFFD, or with NULs
         self.num_text_files = 0  # files without rows
         self.num_separated_files = 0  # of these, the files that the separator divides
         self.html: list[Path] = []  # web pages whose names do not say so
 
     def add(self, file: TextFile, num_documents: int) -> None:
         """Count a file that was read."""
-        if file.num_replaced:
-            self.num_replaced[file.path] = file.num_replaced
+        if file.num_replaced or file.num_nuls:
+            counts = {"replaced_characters": file.num_replaced, "nul_characters": file.num_nuls}
+            self.damaged.append({"path": str(file.path), **counts})
         if file.is_unnamed_html:
             self.html.append(file.path)
         if not file.has_rows:
             self.num_text_files += 1
             self.num_separated_files += num_documents > 1
 
-    def warn(self, num_files: int, separator: str | None) -> None:
-        """Print a warning for characters that are not UTF-8, for unnamed HTML, for a separator that divides no file."""
-        if self.num_replaced:
-            where = f"{sum(self.num_replaced.values())} characters in {len(self.num_replaced)} of {num_files} files"
-            first = next(iter(self.num_replaced))
-            problem = f"are not UTF-8 and became U+FFFD, first in {first}; save them as UTF-8"
-            print(f"warning: {where} {problem}", file=sys.stderr)
+    def warn(self, num_files: int, fetch: LocalFetch) -> None:
+        """Print a warning for damaged files, for unnamed HTML, for a separator that divides no file."""
+        for kind, problem in (
+            ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; set sources.local.fetch.encoding"),
+            ("nul_characters", "are NUL, as a crash or a full disk leaves them; repair the files"),
+        ):
+            damaged = {file["path"]: file[kind] for file in self.damaged if file[kind]}
+            if damaged:
+                names = ", ".join(list(damaged)[:MAX_NAMED])
+                others = f" and {len(damaged) - MAX_NAMED} more" if len(damaged) > MAX_NAMED else ""
+                where = f"{sum(damaged.values())} characters in {len(damaged)} of {num_files} files"
+                listed = f"in {names}{others} (damaged_files in data/raw/manifest.json)"
+                print(f"warning: {where} {problem}; {listed}", file=sys.stderr)
         if self.html:
             where = f"{len(self.html)} of {num_files} files hold HTML, first {self.html[0]}"
             remedy = "the model learns the markup; remove pages of errors, save others as text or as .html"
             print(f"warning: {where}; {remedy}", file=sys.stderr)
+        separator = fetch.separator
         if separator and self.num_text_files and not self.num_separated_files:
             where = f"which occurs in none of {self.num_text_files} files"
             remedy = "each is one document; correct the separator"
@@ -227,7 +255,7 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
     """
     problems = []
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
-        file = TextFile(path, fetch.column, fetch.separator)
+        file = TextFile(path, fetch.column, fetch.separator, fetch.encoding)
         num_documents = 0
         try:
             for text in file.documents():

@@ -16,12 +16,16 @@ PARTIAL_SUFFIXES = (".part", ".partial", ".crdownload", ".download", ".incomplet
 
 SYSTEM_FILE = "is a file that a system put beside another; remove it"
 TO_TEXT = "save it as plain text, or as JSONL"
+PAGES_TO_ROWS = "save the text of each page as a row of JSONL, such as with warcio"
 # How a file begins, after a byte-order mark and white space, and what it is then. Markup such as HTML and TeX is text.
 STARTS = {
     "%PDF-": f"is a PDF file; {TO_TEXT}, such as with pdftotext",
     "%!PS": f"is a PostScript file; {TO_TEXT}, such as with ps2ascii",
     "{\\rtf": f"is an RTF file; {TO_TEXT}",
     "From: <Saved by ": f"is a saved web page (MHTML); {TO_TEXT}",
+    "WARC/": f"is a web archive (WARC, WET or WAT) with many pages; {PAGES_TO_ROWS}",
+    "filedesc://": f"is a web archive (ARC) with many pages; {PAGES_TO_ROWS}",
+    "HTTP/1.": f"is the answer of a web server with its header; {TO_TEXT}",
     "version https://git-lfs.github.com/spec/": "is a pointer of Git LFS, not the file; fetch it with git lfs pull",
     "/annex/objects/": "is a pointer of git-annex, not the file; fetch it with git annex get",
     "# xet version": "is a pointer of git-xet, not the file; fetch it with git xet checkout",
@@ -31,6 +35,11 @@ STARTS = {
 }
 # Files beside the rows of a dataset that `datasets` saved, with a key that each has.
 SAVED_DATASET = {"dataset_info.json": '"features"', "dataset_dict.json": '"splits"', "state.json": '"_data_files"'}
+# Mail begins with lines "Name: value", of which one has a name that only mail and news have. In a mailbox of Unix, a
+# line "From SENDER DATE" is before each.
+HEADER_LINE = r"[A-Za-z][\w-]*:.*\n(?:[ \t].*\n)*"
+MAIL_NAMES = "Message-I[Dd]|M(?:IME|ime)-Version|Delivered-To|Return-Path|X-Mozilla-Status|Newsgroups"
+MAIL = re.compile(rf"(?:From .*\d\d:\d\d.*\n{HEADER_LINE}|(?:{HEADER_LINE})*?(?:{MAIL_NAMES}): )")
 HTML = re.compile(r"<!doctype html|<html[\s>]", re.IGNORECASE)
 
 
@@ -56,6 +65,8 @@ def reason_to_reject(path: Path, start: str) -> str | None:
     for beginning, reason in STARTS.items():
         if start.startswith(beginning):
             return reason
+    if MAIL.match(start):
+        return "is mail with its headers; save the text of each mail as a row of JSONL, such as with Python's mailbox"
     key = SAVED_DATASET.get(path.name)
     if key and key in start:
         return "belongs to a dataset that save_to_disk wrote; load it with load_from_disk and write it with to_parquet"

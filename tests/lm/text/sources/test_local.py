@@ -19,18 +19,18 @@ from lm.text.splits import SplitParams
 
 
 def split_params(validation_fraction=0.2, test_documents=None):
-    near_duplicates = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64)
+    near_duplicates = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64, rule=2)
     return SplitParams(validation_fraction, test_documents, 0.1, near_duplicates)
 
 
 def fetch_params(**changes):
-    values = {"include": "**/*", "column": "text", "separator": None, "split": split_params()}
+    values = {"include": "**/*", "column": "text", "encoding": "utf-8", "separator": None, "split": split_params()}
     return LocalFetch("local", **(values | changes))
 
 
-def read(path: Path, separator: str | None = None) -> tuple[list[str | None], int]:
+def read(path: Path, separator: str | None = None, encoding: str = "utf-8") -> tuple[list[str | None], int]:
     """Return the documents of a file, and how many characters were replaced."""
-    file = TextFile(path, "text", separator)
+    file = TextFile(path, "text", separator, encoding)
     return list(file.documents()), file.num_replaced
 
 
@@ -258,7 +258,7 @@ def text_with_nuls(place: int, num_nuls: int) -> bytes:
 def test_a_nul_at_the_start_makes_a_file_binary(tmp_path, name):
     (tmp_path / name).write_bytes(text_with_nuls(place=7_999, num_nuls=1))
 
-    with pytest.raises(DataError, match="is not text but binary, with a NUL at byte 7999; convert it"):
+    with pytest.raises(DataError, match=r"is not text but binary, .* with a NUL at byte 7999"):
         documents(tmp_path / name)
 
 
@@ -273,7 +273,7 @@ def test_up_to_a_tenth_of_the_characters_may_be_nuls_after_the_start(tmp_path, n
 def test_more_nuls_are_not_text(tmp_path, name):
     (tmp_path / name).write_bytes(text_with_nuls(place=8_000, num_nuls=901))
 
-    with pytest.raises(DataError, match="901 of 9001 characters are not UTF-8, or NUL"):
+    with pytest.raises(DataError, match="901 of 9001 characters are not utf-8, or NUL"):
         documents(tmp_path / name)
 
 
@@ -296,7 +296,7 @@ def test_up_to_a_tenth_of_the_characters_may_be_invalid(tmp_path, name):
 def test_a_file_with_more_invalid_characters_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(text_with_invalid_bytes(11))
 
-    with pytest.raises(DataError, match="11 of 100 characters are not UTF-8"):
+    with pytest.raises(DataError, match="11 of 100 characters are not utf-8"):
         documents(tmp_path / name)
 
 
@@ -332,8 +332,9 @@ def test_replaced_characters_are_counted_per_file(tmp_path, capsys):
 
     fetch_local(fetch_params(split=None), source, tmp_path / "out")
 
-    warning = f"warning: 2 characters in 2 of 3 files are not UTF-8 and became U+FFFD, first in {tmp_path}/in/b.txt"
-    assert warning in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "warning: 2 characters in 2 of 3 files are not utf-8 and became U+FFFD" in said
+    assert f"in {source / 'b.txt'}, {source / 'c.txt'} (damaged_files" in said
 
 
 @pytest.mark.parametrize(
@@ -396,8 +397,12 @@ def test_a_lone_surrogate_in_json_is_replaced_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("c.png", bytes(range(128, 256)) * 4, r"c\.png: .* are not UTF-8, or NUL; save the file as UTF-8"),
-        ("d.txt", "ordinary words".encode("utf-16-le"), r"d\.txt: is not text but binary, .* or to UTF-8"),
+        ("c.png", bytes(range(128, 256)) * 4, r"c\.png: .* are not utf-8, or NUL"),
+        (
+            "d.txt",
+            "ordinary words".encode("utf-16-le"),
+            r"d\.txt: looks like utf-16-le .* set sources\.local\.fetch\.encoding",
+        ),
     ],
     ids=["a picture", "UTF-16 without a mark"],
 )

@@ -25,7 +25,7 @@ NAMES = [
 
 
 def documents(path) -> list[str | None]:
-    return list(TextFile(path, "text", None).documents())
+    return list(TextFile(path, "text", None, "utf-8").documents())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,7 +34,7 @@ def test_json_lines_are_rows_whatever_their_name(tmp_path, name, compress):
     path = tmp_path / (name + {bytes: "", gzip.compress: ".gz"}[compress])
     path.write_bytes(compress(ROWS.encode()))
 
-    file = TextFile(path, "text", None)
+    file = TextFile(path, "text", None, "utf-8")
 
     assert list(file.documents()) == ["one two", "three"]
     assert file.has_rows
@@ -139,7 +139,7 @@ def test_rows_of_a_tsv_are_never_swallowed(tmp_path, content, sentence):
 def test_invalid_bytes_of_a_tsv_are_counted_once(tmp_path):
     (tmp_path / "a.tsv").write_bytes(b"id\ttext\n1\tlong enough for one bad \xff byte\n")
 
-    file = TextFile(tmp_path / "a.tsv", "text", None)
+    file = TextFile(tmp_path / "a.tsv", "text", None, "utf-8")
 
     assert list(file.documents()) == ["long enough for one bad \ufffd byte"]
     assert file.num_replaced == 1

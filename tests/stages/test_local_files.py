@@ -1,0 +1,195 @@
+"""Own text of many kinds, read by the stage fetch: other encodings, tables, archives, other scripts."""
+
+import codecs
+import gzip
+import io
+import random
+import subprocess
+import unicodedata
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lm.core.files import read_json
+from lm.core.params import read_yaml
+from support.refusal import refused
+from support.stages import change_params, run_here, stage_folder
+
+FETCH = "sources.local.fetch"
+
+
+@pytest.fixture
+def fetch(tmp_path, monkeypatch):
+    """Return a function that writes files into texts/ beside the repository and runs the stage fetch on them."""
+    monkeypatch.chdir(stage_folder(tmp_path / "repository"))
+
+    def run(files: dict[str, bytes], **changes) -> int:
+        texts = tmp_path / "texts"
+        texts.mkdir()
+        for name, content in files.items():
+            (texts / name).write_bytes(content)
+        values = {f"{FETCH}.{key}": value for key, value in {"split": None, **changes}.items()}
+        change_params(Path(), {"data.source": "local", "local.path": str(texts), **values})
+        return run_here("fetch")
+
+    return run
+
+
+def texts_of(split: str) -> list[str]:
+    return pq.read_table(f"data/raw/{split}.parquet")["text"].to_pylist()
+
+
+GERMAN = "Grüße, und „schöne“ Wörter; viele"
+LETTER = "From the window one saw 1999 houses.\nNote: it rained.\n\nReceived: nothing.\n"
+MAIL = b"From: a@b.c\nSubject: words\n and more\nMessage-ID: <1>\n\nHello.\n"
+NESTED = b'{"id": 1, "content": {"title": "t", "body": {"en": "one"}}}\n{"content": null}\n'
+TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "changes", "texts"),
+    [
+        ("a.txt", GERMAN.encode("cp1252"), {"encoding": "cp1252"}, [GERMAN]),
+        ("a.txt", GERMAN.encode("utf-16-le"), {"encoding": "utf-16-le"}, [GERMAN]),
+        ("a.txt", (codecs.BOM_UTF8 + GERMAN.encode()), {"encoding": "gb18030"}, [GERMAN]),
+        ("a.txt", GERMAN.encode("utf-32"), {"encoding": "UTF8"}, [GERMAN]),
+        ("a.txt", (codecs.BOM_UTF32_BE + GERMAN.encode("utf-32-be")), {}, [GERMAN]),
+        ("a.csv", TABLE.encode("utf-16-be"), {"encoding": "utf-16-be"}, ["one; two, three", "four"]),
+        ("a.csv", TABLE.encode(), {}, ["one; two, three", "four"]),
+        ("a.csv", b'id\ttext\n1\tone, "two"\n', {}, ['one, "two"']),
+        ("a.tsv", b"id|text|n\n1|one, two|3\n", {}, ["one, two"]),
+        ("a.csv", b"\n\ntext\none\n", {}, ["one"]),
+        ("a.tsv", b"text\none, two\n", {}, ["one, two"]),
+        ("a.csv", b"id,text\n1\n2,two\n", {}, ["two"]),
+        ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one"]),
+        ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\n', {"column": "a.b"}, ["one"]),
+        ("a.json", b'{\n"a": {"b": "one"}\n}', {"column": "a.b"}, ["one"]),
+        ("a.txt", LETTER.encode(), {}, [LETTER]),
+    ],
+)
+def test_a_file_is_read(fetch, name, content, changes, texts):
+    assert fetch({name: content}, **changes) == 0
+
+    assert texts_of("text") == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "changes", "sentences"),
+    [
+        ("a.gz", gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n"), {}, ["is a web archive", "JSONL"]),
+        ("a.wet", b"WARC/1.1\r\nWARC-Type: conversion\r\n", {}, ["is a web archive"]),
+        ("a.arc", b"filedesc://a.arc 0.0.0.0 20010101\n", {}, ["is a web archive"]),
+        ("a.txt", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nHello.", {}, ["web server"]),
+        ("inbox", b"From a@b.c Sat Jan  3 01:05:34 1996\nSubject: words\n\nHello.\n", {}, ["is mail", "JSONL"]),
+        ("a.eml", MAIL, {}, ["is mail"]),
+        ("a.txt", b"short and cut off" + b"\0" * 500, {}, ["cut off, with a NUL at byte 17"]),
+        ("a.txt", GERMAN.encode("utf-16-le"), {}, ["looks like utf-16-le", f"set {FETCH}.encoding"]),
+        ("a.txt", GERMAN.encode("utf-16-be"), {}, ["looks like utf-16-be"]),
+        ("a.txt", ("数据文本" * 9).encode("gb18030"), {}, [" characters are not utf-8", f"set {FETCH}.encoding"]),
+        ("a.csv", TABLE.encode(), {"column": "id;text;note"}, ["cut at ';'", "but id, text, note; set"]),
+        ("a.csv", b"text|text\n1|2\n", {}, ["several columns are named 'text'"]),
+        ("a.csv", b"id;text\n1;a;b\n", {}, ["line 2 has 3 fields, the first line names 2", "that hold ';'"]),
+        ("a.jsonl", NESTED, {}, ["line 1 has no 'text' but id, content.title, content.body.en; set"]),
+        ("a.jsonl", NESTED, {"column": "content"}, ["line 1 holds an object in 'content'", "content.body.en; set"]),
+        ("a.jsonl", NESTED, {"column": "id.x"}, ["line 1 has no 'id.x'"]),
+    ],
+)  # fmt: skip
+def test_a_file_is_refused(fetch, capsys, name, content, changes, sentences):
+    status = fetch({name: content}, **changes)
+
+    refused(status, capsys.readouterr().err, 3, f"{name}: ", *sentences)
+
+
+@pytest.mark.parametrize("encoding", ["utf-99", "hex", "", "a\0b"])
+def test_an_encoding_that_python_does_not_have_is_refused(fetch, capsys, encoding):
+    status = fetch({"a.txt": b"words"}, encoding=encoding)
+
+    refused(status, capsys.readouterr().err, 2, f"sources.yaml: {FETCH}.encoding is {encoding!r}; it must be")
+
+
+def test_damaged_files_are_listed_in_the_manifest_and_named(fetch, capsys):
+    long = b"plain words " * 1000
+    latin = long + "é é".encode("cp1252")
+    nuls = b'"\\u0000 ' + long + b'"'
+    parquet = io.BytesIO()
+    pq.write_table(pa.table({"text": [long.decode() + "\0"]}), parquet)
+    files = {f"{number}.txt": latin for number in range(5)}
+    files |= {"n.txt": long + b"\0" * 9, "o.jsonl": nuls, "p.parquet": parquet.getvalue(), "whole.txt": long}
+
+    assert fetch(files) == 0
+
+    said = capsys.readouterr().err
+    texts = Path("../texts").resolve()
+    first = ", ".join(f"{texts}/{number}.txt" for number in range(3))
+    assert "10 characters in 5 of 9 files are not utf-8" in said
+    assert f"in {first} and 2 more (damaged_files in data/raw/manifest.json)" in said
+    assert "11 characters in 3 of 9 files are NUL" in said
+    source = read_json("data/raw/manifest.json")["sources"]["local"]
+    assert source["encoding"] == "utf-8"
+    assert source["replaced_characters"] == 10
+    damaged = [(file["path"], file["replaced_characters"], file["nul_characters"]) for file in source["damaged_files"]]
+    assert damaged == [
+        *[(f"{texts}/{number}.txt", 2, 0) for number in range(5)],
+        (f"{texts}/n.txt", 0, 9),
+        (f"{texts}/o.jsonl", 0, 1),
+        (f"{texts}/p.parquet", 0, 1),
+    ]
+
+
+def sentences_of(seed: int, letters: str, space: str) -> str:
+    """Return 2,000 letters in words of five."""
+    numbers = random.Random(seed)
+    return space.join("".join(numbers.choices(letters, k=5)) for _ in range(400))
+
+
+def with_other_letters(text: str) -> str:
+    """Return the text with another letter in 200."""
+    return text[3].join(text[i : i + 199] for i in range(0, len(text), 200))
+
+
+THAI = ("กขคงจชซญดตถทนบปผพฟมยรลวสหอ", "")
+KHMER = ("កខគឃងចឆជឈញដឋឌណតថទធនបផពភម", "")
+LATIN = ("aàâãäåcçeèéêëiìíîïnñoòóôõö", " ")
+CYRILLIC = ("абвгдежзийклмнопрстуфхцчшщ", " ")
+
+
+@pytest.mark.parametrize(
+    ("letters", "copied"),
+    [
+        pytest.param(THAI, with_other_letters, id="Thai"),
+        pytest.param(KHMER, with_other_letters, id="Khmer"),
+        pytest.param(CYRILLIC, str.upper, id="capitals"),
+        pytest.param(LATIN, lambda text: text.replace(" ", "\u00a0"), id="no-break spaces"),
+        pytest.param(LATIN, lambda text: unicodedata.normalize("NFD", text), id="decomposed"),
+    ],
+)
+def test_near_copies_in_any_script_are_in_one_split(fetch, letters, copied):
+    """The rule of the source `local`; by rule 1, copies are in both splits."""
+    split = read_yaml("sources.yaml")["sources"]["local"]["fetch"]["split"] | {"validation_fraction": 0.3}
+    originals = [sentences_of(seed, *letters) for seed in range(20)]
+    copies = [copied(text) for text in originals]
+    files = {f"{number}.txt": text.encode() for number, text in enumerate(originals + copies)}
+
+    def num_separated() -> int:
+        validation = set(texts_of("validation"))
+        return sum((a in validation) != (b in validation) for a, b in zip(originals, copies, strict=True))
+
+    assert fetch(files, split=split) == 0
+    assert num_separated() == 0
+    recorded = read_json("data/raw/manifest.json")["sources"]["local"]["split"]
+    assert recorded == split
+    assert recorded["near_duplicates"]["rule"] == 2
+
+    change_params(Path(), {f"{FETCH}.split.near_duplicates.rule": 1})
+    assert run_here("fetch") == 0
+    assert num_separated() > 0
+
+
+def test_git_is_not_asked_about_text_outside_the_repository(fetch, capsys):
+    subprocess.run(["git", "init", "-q"], check=True)
+
+    assert fetch({"a.txt": b"words"}) == 0
+
+    assert capsys.readouterr().err == ""
