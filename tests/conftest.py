@@ -5,5 +5,6 @@ from support.fixtures import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_unconfigure,
+    stub_losses,
 )
 from support.project import committed, finished, finished_commit, pipeline, project_files  # noqa: F401

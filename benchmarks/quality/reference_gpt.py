@@ -74,10 +74,11 @@ class GPT(nn.Module):
     """ids (B, T) → logits (B, T, V)."""
 
     device = torch.device("cpu")
+    numerics = "fast"
 
     def __init__(self, vocab_size: int, size: Size = CPU_SIZE):
         super().__init__()
-        self.wte = nn.Embedding(vocab_size, size.width)
+        self.embed_tokens = nn.Embedding(vocab_size, size.width)
         self.wpe = nn.Embedding(size.block, size.width)
         self.blocks = nn.Sequential(*(Block(size.width, size.num_heads) for _ in range(size.num_layers)))
         self.ln_f = nn.LayerNorm(size.width)
@@ -91,16 +92,14 @@ class GPT(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(weight)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Return the input of the head (B, T, C) for ids (B, T)."""
         positions = torch.arange(ids.shape[1], device=ids.device)
-        x = self.wte(ids) + self.wpe(positions)
-        x = self.ln_f(self.blocks(x))
-        return F.linear(x, self.wte.weight)
+        x = self.embed_tokens(ids) + self.wpe(positions)
+        return self.ln_f(self.blocks(x))
 
-    def token_losses(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Return the nats (B, S) of targets (B, S), which come after the last S of ids (B, T), for lm.model.score."""
-        logits = self(ids)[:, -targets.shape[1] :]
-        return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.linear(self.hidden(ids), self.embed_tokens.weight)
 
 
 def get_batch(data: np.ndarray) -> tuple[Tensor, Tensor]:

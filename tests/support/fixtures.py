@@ -68,3 +68,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Note which of IMPORTED_LATE the test files have imported, which each worker pays."""
     session.config.stash[IMPORTED_AT_COLLECTION] = IMPORTED_LATE & sys.modules.keys()
+
+
+@pytest.fixture
+def stub_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stub of a model say its losses itself; those of a model are computed in lm.model.score."""
+    monkeypatch.setattr("lm.model.score.token_losses", lambda model, ids, targets: model.token_losses(ids, targets))

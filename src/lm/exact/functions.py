@@ -375,10 +375,10 @@ def mean_nats(nats: Tensor) -> Tensor:
     return torch.where(nats.isfinite().all(), mean, torch.nan)
 
 
-def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
+def token_nats(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     """Return the nats (N,), without gradients, of targets (N,) given h (N, C) and the head (V, C).
 
-    The number of logits at a time follows from the machine, not from `rows`.
+    The number of logits at a time follows from the machine.
     """
     return kernels_of(h).token_nats(rows_of(h.detach()), head.detach(), targets)
 

@@ -344,16 +344,6 @@ class Gemma3Model(Layer):
         num_chunks = -(-len(h) // most_rows)
         return -(-len(h) // num_chunks)  # equal chunks: one compiled graph
 
-    def token_losses(self, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
-        """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
-
-        In fast numerics the logits of at most `rows` tokens exist at a time.
-        """
-        num_unscored = ids.shape[1] - targets.shape[1]
-        h = self.hidden(ids)[:, num_unscored:].flatten(0, 1)
-        nats = self.math.token_nats(h, self.embed_tokens.weight, targets.flatten(), rows)
-        return nats.view(targets.shape)
-
     def compile(self, **options) -> None:
         """Compile each block, the last norm, and the softmax of the loss.
 

@@ -340,17 +340,3 @@ def padded_head(head: Tensor, dtype: torch.dtype) -> Tensor:
         return narrow
     num_missing = -len(head) % GPU_HEAD_MULTIPLE
     return F.pad(narrow, (0, 0, 0, num_missing))
-
-
-def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
-    """Return the nats (N,), without gradients, of targets (N,) given h (N, C) and the head (V, C).
-
-    The logits of at most `rows` of N exist at a time.
-    """
-    narrow_head = padded_head(head.detach(), compute_dtype(h))  # once: autocast would do it for each of the rows
-    terms = []
-    for some, target in zip(h.detach().split(rows), targets.split(rows), strict=True):
-        logits = linear(some, narrow_head)[:, : len(head)].float()
-        for block, entries in blocks_of_rows(logits, target):
-            terms.append(F.cross_entropy(block, entries[:, 0], reduction="none"))
-    return torch.cat(terms)

@@ -1,5 +1,7 @@
 """Losses of a token file: each token scored once with real left context, the first one after end-of-text.
 
+A model gives its hidden states and its head; their losses are computed here.
+
 Legend: N tokens, W windows, B of them at a time, T tokens of a window. Nats are natural-logarithm units. A model with a
 `document_start_id` predicts a token from those of its own document that the window holds.
 """
@@ -9,8 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from tqdm import tqdm
 
+from lm.exact import functions as exact
+from lm.model import kernels
 from lm.model.machine import copy_to
 from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import read_windows
@@ -103,7 +109,7 @@ def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:
 
 def inputs_and_targets(
     tokens: TokenFile, starts: np.ndarray, seq_len: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return the inputs and targets (B, T) int64 of the windows whose T = seq_len targets begin at `starts` (B,)."""
     # A window begins with the token before its first target: end-of-text before the first token of all.
     windows = np.full((len(starts), seq_len + 1), tokens.eot_id, np.int64)
@@ -128,11 +134,41 @@ def score_windows(
 @torch.no_grad()
 def window_losses(
     model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
-) -> torch.Tensor:
+) -> Tensor:
     """Return what `score_windows` returns on the device of the model, so that Python does not wait for a GPU."""
     x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
     model.eval()
     with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
-        losses = model.token_losses(x, y[:, skip:])
+        losses = token_losses(model, x, y[:, skip:])
     model.train()
     return losses.float()
+
+
+def token_losses(model, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:
+    """Return the nats (B, S) float32, without gradients, of targets (B, S) that follow the last S of ids (B, T).
+
+    In fast numerics the logits of at most `rows` tokens exist at a time.
+    """
+    num_unscored = ids.shape[1] - targets.shape[1]
+    h = model.hidden(ids)[:, num_unscored:].flatten(0, 1)
+    head = model.embed_tokens.weight
+    if model.numerics == "exact":
+        nats = exact.token_nats(h, head, targets.flatten())
+    else:
+        nats = token_nats(h, head, targets.flatten(), rows)
+    return nats.view(targets.shape)
+
+
+def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """Return the nats (N,), without gradients, of targets (N,) given h (N, C) and the head (V, C).
+
+    The logits of at most `rows` of N exist at a time.
+    """
+    # Rounded once: autocast would do it for each of the rows.
+    narrow_head = kernels.padded_head(head.detach(), kernels.compute_dtype(h))
+    terms = []
+    for some, target in zip(h.detach().split(rows), targets.split(rows), strict=True):
+        logits = F.linear(some, narrow_head)[:, : len(head)].float()
+        for block, entries in kernels.blocks_of_rows(logits, target):
+            terms.append(F.cross_entropy(block, entries[:, 0], reduction="none"))
+    return torch.cat(terms)

@@ -18,6 +18,7 @@ from torch import Tensor
 from lm.core.errors import IntegrityError
 from lm.model.config import ModelConfig
 from lm.model.gemma3 import Gemma3Model
+from lm.model.score import token_losses
 from tools.common.hugging_face import hugging_face_config, to_hugging_face
 
 SCORED_TOKENS = 64
@@ -64,7 +65,7 @@ def compare_losses(model: Gemma3Model, theirs, eot_id: int) -> Agreement:
     inputs = ids[:, :-1]
     targets = ids[:, 1:][:, -SCORED_TOKENS:]
     with torch.no_grad():
-        our_nats = model.token_losses(inputs, targets)[0].double()
+        our_nats = token_losses(model, inputs, targets)[0].double()
         logits = theirs(inputs, logits_to_keep=targets.shape[1]).logits[0]
         their_nats = F.cross_entropy(logits.double(), targets[0], reduction="none")
     difference = (our_nats - their_nats).abs().max().item()

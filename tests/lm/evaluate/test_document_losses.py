@@ -82,6 +82,7 @@ class Params:
     compile: bool = False
 
 
+@pytest.mark.usefixtures("stub_losses")
 @pytest.mark.parametrize(
     ("num_tokens", "eval_tokens", "seq_len"),
     [

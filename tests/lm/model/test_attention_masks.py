@@ -13,7 +13,7 @@ from torch import Tensor
 from lm.model import kernels
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import block_mask, dense_mask, document_numbers
-from lm.model.score import positions_in_window, score_tokens
+from lm.model.score import positions_in_window, score_tokens, token_losses
 from support.model_cases import random_model
 
 EOT = 0
@@ -338,7 +338,7 @@ def test_a_token_is_scored_from_its_own_document(stride):
         context = slice(t - position, t + 1)
         assert EOT not in inputs[context][1:]
         assert inputs[context][0] == EOT or position >= seq_len - stride
-        wanted = alone.token_losses(inputs[None, context], targets[None, context])[0, -1]
+        wanted = token_losses(alone, inputs[None, context], targets[None, context])[0, -1]
         assert abs(losses[t] - wanted) < 1e-5 * max(1, wanted), t
 
 

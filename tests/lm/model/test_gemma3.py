@@ -19,6 +19,7 @@ from lm.model import kernels
 from lm.model.config import ModelConfig, ModelParams
 from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token, rotary_table, rotate
 from lm.model.kernels import attend, cross_entropy, visible
+from lm.model.score import token_losses, token_nats
 from support import ROOT
 from support.model_cases import assert_close
 from support.model_cases import random_model as build
@@ -408,7 +409,7 @@ def assert_losses_are_the_cross_entropy(model: Gemma3Model, ids: Tensor, targets
     wanted_gradients = gradients(model, wanted.mean())
 
     loss = model.loss(ids, targets)
-    each = model.token_losses(ids, targets, rows=rows)
+    each = token_losses(model, ids, targets, rows=rows)
 
     assert each.shape == targets.shape
     assert_close(each.flatten(), wanted, 1e-6)
@@ -464,7 +465,7 @@ def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch, sampled):
         trained_head = head.clone().requires_grad_()
         loss = cross_entropy(trained_h, trained_head, targets, 7, log_factors)
         loss.backward()
-        each = kernels.token_nats(h, head, targets, 7)
+        each = token_nats(h, head, targets, 7)
         return [loss, each, trained_h.grad, trained_head.grad]
 
     wanted = losses_and_gradients()
@@ -709,7 +710,7 @@ def test_a_validation_before_training_leaves_its_graphs_to_fixed_shapes():
 
     with torch.no_grad():
         for num_rows in (4, 3):
-            model.token_losses(ids[:num_rows], ids[:num_rows])
+            token_losses(model, ids[:num_rows], ids[:num_rows])
     model.loss(ids, ids).backward()
 
     assert len(backend.graphs) == 3 + 3 + 4, "blocks of two kinds and the last norm, each time; the softmax"

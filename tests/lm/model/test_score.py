@@ -46,6 +46,7 @@ def stream(count: int) -> TokenFile:
     return TokenFile(Path("stream.bin"), ids, {"tokenizer": {"eot_id": 99}})
 
 
+@pytest.mark.usefixtures("stub_losses")
 @pytest.mark.parametrize("stride", [1, 3, 4])
 def test_each_token_is_predicted_from_the_one_before(stride):
     targets = np.arange(1, 12)
@@ -56,6 +57,7 @@ def test_each_token_is_predicted_from_the_one_before(stride):
     assert losses.tolist() == (inputs + 1000 * targets).tolist()
 
 
+@pytest.mark.usefixtures("stub_losses")
 @pytest.mark.parametrize("stride", [1, 3, 4])
 def test_a_token_has_at_least_the_context_that_windows_overlap(stride):
     _, positions = score_tokens(CountingModel(), stream(12), 4, stride, 2, torch.float32)
@@ -117,6 +119,7 @@ class PositionModel(CountingModel):
         return super().token_losses(ids, targets) + positions / 64
 
 
+@pytest.mark.usefixtures("stub_losses")
 @pytest.mark.parametrize(
     ("strides", "num_windows", "num_targets"),
     [
@@ -138,6 +141,7 @@ def test_windows_that_strides_share_are_scored_once(strides, num_windows, num_ta
         assert positions.tolist() == positions_alone.tolist()
 
 
+@pytest.mark.usefixtures("stub_losses")
 def test_chosen_windows_are_scored_as_among_all():
     non_overlapping, _ = score_tokens(CountingModel(), stream(41), 4, 4, 2, torch.float32)
     starts = np.array([0, 8, 12, 24, 36])
@@ -147,6 +151,7 @@ def test_chosen_windows_are_scored_as_among_all():
     assert losses.tolist() == [non_overlapping[start : start + 4].tolist() for start in starts]
 
 
+@pytest.mark.usefixtures("stub_losses")
 def test_the_first_tokens_of_windows_may_be_skipped():
     starts = np.array([0, 8, 12, 24, 36])
     all_losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from lm.model import gemma3, kernels
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import block_mask
+from lm.model.score import token_losses
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState, named_tensors
 from lm.train.step import compute_gradients, update_weights
@@ -81,7 +82,7 @@ def run_steps(optimizer: str, document_start_id: int | None) -> Steps:
             compute_gradients(state, (ids, ids), params, torch.bfloat16)
             update_weights(state, 0.1)
         waits_of_step = list(waits.found)
-        model.token_losses(ids, ids)
+        token_losses(model, ids, ids)
 
         devices = {tensor.device.type for _, tensor in named_tensors(state.as_dict())}
         return Steps(devices, waits_of_step)
