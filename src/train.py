@@ -22,6 +22,7 @@ from lm.core.files import output_lock
 from lm.core.messages import say
 from lm.exact.threads import ThreadTuner
 from lm.model import machine
+from lm.model.causality import check_causality
 from lm.train import checkpoints, launcher, preflight, ranks, step
 from lm.train.checkpoints import CheckpointWriter
 from lm.train.config import TrainRuntime, read_params, read_runtime
@@ -156,7 +157,8 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
         Progress(training.plan, state, params, peak_flops) as progress,
         CheckpointWriter(run.folder, staying, device) as writer,
     ):
-        # Validate the initial weights.
+        # Show that losses do not depend on later tokens, and validate the initial weights.
+        check_causality(state.model, run.validation, params.seq_len, params.micro_batch_size, dtype)
         if not state.history.validation:
             validate(training, arguments, progress)
         keep_chosen_weights(training)

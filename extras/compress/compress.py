@@ -25,6 +25,7 @@ from lm.core.files import atomic_write
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
 from lm.exact.threads import ThreadTuner
+from lm.model.causality import check_causality
 from lm.model.score import inputs_and_targets, windows_to_score
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import LOSSY, TokenFile, check_tokenizer, lossy_fractions, open_tokens
@@ -96,7 +97,8 @@ def main(argv: list[str]) -> None:
         raise DataError(f"{args.file}: contains no text; it must have at least one character")
     stride = max(1, round(params.stride_fraction * record["seq_len"]))
 
-    # Compress and write.
+    # Compress and write. The text of a model that sees the future would not come back.
+    check_causality(model, tokens, record["seq_len"], 1, torch.float32)
     payload = encode(Predictor(model), tokens, record["seq_len"], stride)
     token_bytes = tokens.ids.dtype.itemsize if args.file.suffix == ".bin" else 0
     weights_digest = files.first_bytes(record["best"]["sha256"])

@@ -21,7 +21,7 @@ from lm.evaluate.samples import draw, measure
 from lm.model.score import score_tokens
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens, write_tokens
-from support.model_cases import TEXTS, build, write_bpe, write_trained
+from support.model_cases import TEXTS, build, let_models_see_the_next_token, write_bpe, write_trained
 from support.refusal import refused
 from support.stages import change_params, module_and_arguments, stage_folder, work_in_copy
 
@@ -117,6 +117,7 @@ def test_a_gpu_scores_more_windows_at_a_time_than_a_cpu(monkeypatch):
         return []
 
     monkeypatch.setattr(scoring, "score_strides", record_batch_size)
+    monkeypatch.setattr(scoring, "check_causality", lambda *_: None)
 
     for device in ("cpu", "cuda"):
         model = SimpleNamespace(device=torch.device(device))
@@ -452,3 +453,12 @@ def test_the_figures_of_a_lossy_tokenizer_are_marked(tokenizer, capsys):
         "unknown_token_fraction": 3 / num_tokens,
         "changed_document_fraction": 1 / 20,
     }
+
+
+def test_a_model_that_sees_the_future_is_refused(tokenizer, capsys, monkeypatch):
+    let_models_see_the_next_token(monkeypatch)
+
+    status = eval_stage.main(ARGUMENTS)
+
+    refused(status, capsys.readouterr().err, 4, str(VALIDATION), "sees the future", "at position 0 ", "src/lm/model")
+    assert not Path("data/evaluation").exists()

@@ -22,6 +22,8 @@ from lm.train.checkpoints import list_checkpoints
 from lm.train.config import TrainParams
 from lm.train.state import TrainingState
 from lm.train.step import learning_rate
+from support.model_cases import let_models_see_the_next_token
+from support.refusal import refused
 from support.train_cases import ARGUMENTS, TOKENIZER, clear, only_run, restored, results, set_runtime, write_ids
 from support.workspace import SMALL, Workspace
 
@@ -114,6 +116,18 @@ def test_spelling_needs_the_tokenizer(workspace, capsys):
 
     assert train_stage.main(ARGUMENTS) == 4
     assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first_step", [0, 2])
+def test_a_model_that_sees_the_future_is_not_trained(workspace, capsys, monkeypatch, first_step):
+    if first_step:
+        assert train_stage.main([*ARGUMENTS, "--until", str(first_step)]) == 0
+    let_models_see_the_next_token(monkeypatch)
+
+    status = train_stage.main(ARGUMENTS)
+
+    refused(status, capsys.readouterr().err, 4, "validation.bin", "sees the future", "at position 0 ")
+    assert not Path("data/models").exists()
 
 
 # What a run prints and writes.

@@ -95,6 +95,17 @@ def build(vocab_size: int, seed: int = 0, numerics: Numerics = "fast", **changes
     return model
 
 
+def let_models_see_the_next_token(monkeypatch) -> None:
+    """Plant a fault: add the hidden state of the next position to each."""
+    hidden = Gemma3Model.hidden
+
+    def see_next(model, ids, cache=None):
+        h = hidden(model, ids, cache)
+        return h + h.roll(-1, 1)
+
+    monkeypatch.setattr(Gemma3Model, "hidden", see_next)
+
+
 def assert_close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
     """Raise AssertionError unless equal within `tolerance` of the largest entry, or of 1 if that is smaller."""
     largest = max(1.0, wanted.abs().max())

@@ -24,7 +24,7 @@ from lm.model.score import score_tokens
 from lm.tokens.tokenfile import DTYPES, TokenFile, open_tokens, write_tokens
 from support import ROOT
 from support.emulation import OTHER_PROCESSORS
-from support.model_cases import build, write_bpe, write_gemma_like, write_trained
+from support.model_cases import build, let_models_see_the_next_token, write_bpe, write_gemma_like, write_trained
 from support.refusal import files_below, refused
 from support.tokenizer_cases import fuzzed_texts
 
@@ -474,6 +474,12 @@ def test_a_model_without_finite_logits_is_rejected(reject, trained):
     write_trained(Path("other"), model, trained.tokenizer)
 
     reject(compress, ["text", "small", "--models", "other"], 3, "logits are not finite")
+
+
+def test_a_model_that_sees_the_future_is_rejected(reject, monkeypatch):
+    let_models_see_the_next_token(monkeypatch)
+
+    reject(compress, ["text", "small"], 4, "text: the model sees the future")
 
 
 def test_the_header_names_the_weights_the_text_and_the_windows(compressed):

@@ -6,6 +6,7 @@ Legend: N tokens, W windows, B of them at a time, T tokens of a window. Nats are
 `document_start_id` predicts a token from those of its own document that the window holds.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -131,17 +132,22 @@ def score_windows(
     return window_losses(model, tokens, starts, seq_len, dtype, skip).cpu().numpy()
 
 
-@torch.no_grad()
+@contextlib.contextmanager
+def scoring(model, dtype: torch.dtype) -> Iterator[None]:
+    """Compute as a score is computed: in eval mode and in `dtype`, without gradients."""
+    model.eval()
+    with torch.no_grad(), torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
+        yield
+    model.train()
+
+
 def window_losses(
     model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
 ) -> Tensor:
     """Return what `score_windows` returns on the device of the model, so that Python does not wait for a GPU."""
     x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
-    model.eval()
-    with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
-        losses = token_losses(model, x, y[:, skip:])
-    model.train()
-    return losses.float()
+    with scoring(model, dtype):
+        return token_losses(model, x, y[:, skip:]).float()
 
 
 def token_losses(model, ids: Tensor, targets: Tensor, rows: int = 512) -> Tensor:

@@ -159,3 +159,13 @@ def test_the_first_tokens_of_windows_may_be_skipped():
     last_losses = score_windows(CountingModel(), stream(41), starts, 4, torch.float32, skip=3)
 
     assert last_losses.tolist() == all_losses[:, 3:].tolist()
+
+
+def test_a_model_does_not_report_its_own_losses():
+    model = build(100)
+    starts = np.array([0, 8])
+    wanted = score_windows(model, stream(41), starts, 4, torch.float32)
+
+    model.token_losses = model.loss = lambda ids, targets: torch.zeros(targets.shape)
+
+    assert score_windows(model, stream(41), starts, 4, torch.float32).tolist() == wanted.tolist()
