@@ -54,7 +54,6 @@ PROGRAMS = {
     "first_hour": Result("python benchmarks/quality/first_hour.py", (*PIPELINE, "README.md")),
     "tutorial": Result("python benchmarks/quality/tutorial.py", (*PIPELINE, "docs/tutorial.md")),
     "speedrun": Result("python benchmarks/quality/speedrun.py --record --seeds 1 2 3", PIPELINE),
-    "time_to_loss": Result("python benchmarks/quality/time_to_loss.py --budgets 15 17 19 22 26", PIPELINE),
     "tokenizing": Result("python benchmarks/speed/tokenizing.py", TEXT),
     "train_step": Result(TRAIN_STEP, STEP),
     "train_step_without_amx": Result(f"{WITHOUT_AMX} {TRAIN_STEP} --only 30m --name train_step_without_amx", STEP),

@@ -1,10 +1,9 @@
 """Fragments about speed: tokenizing, training steps, training to a loss, and the leaderboard."""
 
-import statistics
 from typing import NamedTuple
 
 from fragments.text import computed, machine, read, table
-from harness import ratios, summary
+from harness import ratios
 
 
 class Row(NamedTuple):
@@ -50,18 +49,6 @@ def steps() -> list[Row]:
     return rows
 
 
-def time_to_loss() -> list[Row]:
-    """Return seconds of training to the last loss of nanoGPT's recipe, over the seeds."""
-    found = read("time_to_loss")
-    reached = [run["seconds_to_target"] for run in found["runs"] if run["seconds_to_target"]["ours"]]
-    ours = statistics.median(seconds["ours"] for seconds in reached)
-    theirs = statistics.median(seconds["reference"] for seconds in reached)
-    task = f"train to the loss that nanoGPT's recipe has after {found['reference_s']:.0f} s"
-    times = summary([seconds["reference"] / seconds["ours"] for seconds in reached])
-    baseline = f"nanoGPT's CPU recipe, written again, float32, untuned: {theirs:.0f} s"
-    return [Row(task, f"dtype {found['train']['dtype']}, tuned on this corpus: {ours:.0f} s", baseline, times)]
-
-
 def in_words(times: dict[str, float]) -> str:
     """Return a median and its range: `3.9 (3.5 to 4.3)`."""
     if times["median"] < 3:
@@ -84,8 +71,7 @@ def comparisons(rows: list[Row]) -> str:
 
 def speeds() -> str:
     """docs/benchmarks.md: every comparison."""
-    where = f"Measured on {machine('tokenizing')}; training to a loss on {machine('time_to_loss')}."
-    return f"{where}\n\n{comparisons([*tokenizing(), *steps(), *time_to_loss()])}"
+    return f"Measured on {machine('tokenizing')}.\n\n{comparisons([*tokenizing(), *steps()])}"
 
 
 def step() -> str:

@@ -8,7 +8,7 @@ a step makes Python wait for the GPU, and the loss after the last step. The step
 
 - `models`, 200 steps in fast numerics: Muon, compiled blocks, bfloat16 where the device has it. The text is made up and
   the same everywhere, so the losses of two devices should agree within 0.01 nats.
-- `peers`, 200 steps of the same text: gpt2_size with AdamW beside nanoGPT's model (quality/reference_gpt.py) at the
+- `peers`, 200 steps of the same text: gpt2_size with AdamW beside nanoGPT's model (speed/nanogpt.py) at the
   same rates of learning, and transformers' Gemma 3 270M from the same weights with the same optimizers. The peers are
   compiled as a whole, their loss included; of what is not installed or does not fit, the sentence of the error is kept.
 - `exact`, 12 steps in exact numerics, and the same steps in torch's own float32 without TF32. The digest of the state
@@ -32,6 +32,7 @@ import lm.core.environment  # noqa: F401 - before torch
 
 import torch
 import torch.nn.functional as F
+from nanogpt import GPT, GPT2, Size
 from torch import Tensor, nn
 
 from harness import ROOT, hardware, versions
@@ -47,7 +48,6 @@ from lm.train import step
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
-from quality.reference_gpt import GPT, GPT2, Size
 from tools.common.hugging_face import hugging_face_config, to_hugging_face
 from tools.prove.golden_run import make_ids
 
