@@ -1,7 +1,6 @@
 """The hooks and fixtures of support."""
 
 from support.fixtures import (  # noqa: F401
-    pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_unconfigure,

@@ -104,6 +104,7 @@ def train_for(folder: Path, budget_s: float, seed: int) -> dict:
     section = yaml.safe_load((folder / "params.yaml").read_text())["train"]
     trial = train(folder, TRIAL_STEPS * section["batch_tokens"], seed)
     tokens_per_s = trial["tokens"] / trial["seconds"]
+    print(f"{tokens_per_s:,.0f} tokens/s", flush=True)
     run = train(folder, int(budget_s * tokens_per_s), seed)
     return run | {"seed": seed, "bits_per_byte": bits_per_byte(folder)}
 

@@ -1,4 +1,4 @@
-"""What keeps training small and quick to start, and the tests too."""
+"""What keeps training small and quick to start."""
 
 import dataclasses
 import subprocess
@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model
 from support import ROOT
-from support.fixtures import COSTLY_FILES, IMPORTED_AT_COLLECTION
 from support.model_cases import build
 
 NOT_IMPORTED = {
@@ -65,19 +64,3 @@ def test_the_train_stage_imports_no_slow_package():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == []
-
-
-def test_the_collection_of_tests_imports_no_slow_package(request):
-    """Each worker collects all files, so that one import at the top of a file costs its time three times."""
-    assert request.config.stash[IMPORTED_AT_COLLECTION] == set()
-
-
-def test_costly_files_run_first(request):
-    file_of_each_test = [item.path.relative_to(ROOT).as_posix() for item in request.session.items]
-    files = list(dict.fromkeys(file_of_each_test))
-
-    collected = [name for name in COSTLY_FILES if name in files]
-
-    assert files[: len(collected)] == collected
-    for name in COSTLY_FILES:
-        assert (ROOT / name).is_file(), name

@@ -5,7 +5,6 @@ Threads wait for each other by spinning, which beside other processes makes smal
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -35,9 +34,6 @@ COSTLY_FILES = [
     "tests/tools/test_noise.py",
     "tests/repository/test_reruns.py",
 ]
-# Packages that are slow to import and that few tests need; those import them in their functions.
-IMPORTED_LATE = {"datasets", "gguf", "huggingface_hub", "hydra", "lm_eval", "sympy", "torch._dynamo", "transformers"}
-IMPORTED_AT_COLLECTION = pytest.StashKey[set[str]]()
 SERVER = pytest.StashKey[subprocess.Popen]()
 
 
@@ -63,11 +59,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note which of IMPORTED_LATE the test files have imported, which each worker pays."""
-    session.config.stash[IMPORTED_AT_COLLECTION] = IMPORTED_LATE & sys.modules.keys()
 
 
 @pytest.fixture
