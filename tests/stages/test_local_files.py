@@ -91,9 +91,9 @@ def test_a_file_is_read(fetch, name, content, changes, texts):
         ("a.csv", TABLE.encode(), {"column": "id;text;note"}, ["cut at ';'", "but id, text, note; set"]),
         ("a.csv", b"text|text\n1|2\n", {}, ["several columns are named 'text'"]),
         ("a.csv", b"id;text\n1;a;b\n", {}, ["line 2 has 3 fields, the first line names 2", "that hold ';'"]),
-        ("a.jsonl", NESTED, {}, ["line 1 has no 'text' but id, content.title, content.body.en; set"]),
-        ("a.jsonl", NESTED, {"column": "content"}, ["line 1 holds an object in 'content'", "content.body.en; set"]),
-        ("a.jsonl", NESTED, {"column": "id.x"}, ["line 1 has no 'id.x'"]),
+        ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but id, content.title, content.body.en; set"]),
+        ("a.jsonl", NESTED, {"column": "content"}, ["line 1 has no text in 'content'", "content.body.en; set"]),
+        ("a.jsonl", NESTED, {"column": "id.x"}, ["line 1 has no text in 'id.x'"]),
     ],
 )  # fmt: skip
 def test_a_file_is_refused(fetch, capsys, name, content, changes, sentences):

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import itertools
 import random
-import re
 
 import numpy as np
 import pytest
@@ -297,32 +296,6 @@ def test_by_rule_2_other_letters_marks_and_texts_without_words_differ(text, othe
 )
 def test_by_rule_2_each_letter_begins_a_word_where_no_space_does(text, num_words):
     assert len(words(text, rule=2)) == num_words
-
-
-LETTERS = {
-    "Thai": "กขคงจชซญดตถทนบปผพฟมยรลวสหอะาิีึืุู",
-    "Lao": "ກຂຄງຈຊຍດຕຖທນບປຜພຟມຢຣລວສຫອະາິີຶືຸູ",
-    "Khmer": "កខគឃងចឆជឈញដឋឌឍណតថទធនបផពភមយរលវសហឡអាិីឹឺុូ",
-    "Burmese": "ကခဂဃငစဆဇဈညဋဌဍဎဏတထဒဓနပဖဗဘမယရလဝသဟဠအာိီုူ",
-}
-
-
-@pytest.mark.parametrize("script", LETTERS)
-def test_by_rule_2_text_without_spaces_has_near_duplicates_and_others(script):
-    """A letter in 200 of a copy is another one."""
-    random_numbers = random.Random(1)
-    texts = ["".join(random_numbers.choices(LETTERS[script], k=1000)) for _ in range(20)]
-    copies = ["x".join(text[i : i + 199] for i in range(0, 1000, 200)) for text in texts]
-
-    clusters = clusters_of(texts + copies, dataclasses.replace(PARAMS, rule=2))
-
-    assert clusters == [*range(20), *range(20)]
-
-
-@check_examples
-@given(text=st.text(st.characters(max_codepoint=127)))
-def test_both_rules_are_the_same_for_ascii(text):
-    assert words(text) == words(text, rule=2) or not re.search("[0-9a-zA-Z_]", text)
 
 
 # Properties

@@ -6,6 +6,9 @@ from typing import Any
 
 from lm.core.errors import DataError
 
+COLUMN = "sources.local.fetch.column"
+MISSING = object()  # what an object without the field has
+
 
 def read_json_lines(lines: Iterable[str], column: str) -> Iterator[str | None]:
     """Yield the text of each line that is not blank: a string, or what an object has in `column`, maybe None.
@@ -26,7 +29,7 @@ def read_json_items(text: str, column: str) -> Iterator[str | None]:
     if not text.strip():
         return
     value = _parse(text, "the array" if text.lstrip().startswith("[") else "the file")
-    if isinstance(value, dict) and _has_field(value, column):
+    if isinstance(value, dict) and _field_of(value, column) is not MISSING:
         value = [value]
     if not isinstance(value, list):
         needed = f"it must hold an array, or lines, of strings or of objects with {column!r}"
@@ -61,48 +64,35 @@ def _text_of(row: Any, column: str, place: str) -> str | None:
     """Return a string, or the string or null in the column of an object."""
     value = row
     if isinstance(row, dict):
-        if not _has_field(row, column):
-            raise DataError(f"{place} has no {column!r} but {_names_of(row)}")
         value = _field_of(row, column)
         if value is None:
             return None
-    if isinstance(value, dict):
-        raise DataError(f"{place} holds an object in {column!r}, with {_names_of(value, f'{column}.')}")
+        if value is MISSING or isinstance(value, dict):
+            names = ", ".join(_paths(row))
+            raise DataError(f"{place} has no text in {column!r} but {names}; set {COLUMN} to one of them")
     if not isinstance(value, str):
         raise DataError(f"{place} holds {type(value).__name__}; it must hold a string, or one in {column!r}")
     return value
 
 
-def _has_field(row: dict, column: str) -> bool:
-    try:
-        _field_of(row, column)
-    except KeyError:
-        return False
-    return True
-
-
 def _field_of(row: dict, column: str) -> Any:
-    """Return a field by its name, or by its dotted path; of an object that is null, null. Raise KeyError."""
+    """Return a field by its name, or by its dotted path; of an object that is null, null; or MISSING."""
     if column in row:
         return row[column]
     value: Any = row
     for key in column.split("."):
         if value is None:
             return None
-        if not isinstance(value, dict):
-            raise KeyError(key)
+        if not isinstance(value, dict) or key not in value:
+            return MISSING
         value = value[key]
     return value
 
 
-def _names_of(row: dict, prefix: str = "") -> str:
-    """Return the names of the fields with dotted paths, and what to do with them."""
-    return f"{', '.join(_paths(row, prefix))}; set sources.local.fetch.column to one of them"
-
-
-def _paths(row: dict, prefix: str) -> Iterator[str]:
+def _paths(row: dict, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of the fields that are no objects."""
     for name, value in row.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict):
             yield from _paths(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

@@ -61,13 +61,6 @@ def test_a_json_object_without_rows_is_refused_whatever_its_name(tmp_path, name)
         documents(tmp_path / name)
 
 
-def test_json_lines_without_the_column_are_refused(tmp_path):
-    (tmp_path / "part-00000").write_text('{"body": "words"}\n')
-
-    with pytest.raises(DataError, match="part-00000: line 1 has no 'text' but body"):
-        documents(tmp_path / "part-00000")
-
-
 @pytest.mark.parametrize("name", ["a.html", "a.json5", "a.v2"])
 @pytest.mark.parametrize(
     "content",
