@@ -298,6 +298,14 @@ def test_by_rule_2_each_letter_begins_a_word_where_no_space_does(text, num_words
     assert len(words(text, rule=2)) == num_words
 
 
+def test_by_rule_2_twelve_letters_decide_a_word_without_spaces():
+    text = "กขคงจชซญดตถทน"
+
+    first_words = [words(each, rule=2)[0] for each in (text, text[:12], text[:11])]
+
+    assert first_words[0] == first_words[1] != first_words[2]
+
+
 # Properties
 
 
