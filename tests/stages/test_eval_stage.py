@@ -118,6 +118,7 @@ def test_a_gpu_scores_more_windows_at_a_time_than_a_cpu(monkeypatch):
 
     monkeypatch.setattr(scoring, "score_strides", record_batch_size)
     monkeypatch.setattr(scoring, "check_causality", lambda *_: None)
+    monkeypatch.setattr(scoring, "check_logits", lambda *_: None)
 
     for device in ("cpu", "cuda"):
         model = SimpleNamespace(device=torch.device(device))

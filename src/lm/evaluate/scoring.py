@@ -8,7 +8,7 @@ import torch
 from lm.core.errors import DataError
 from lm.core.files import read_json
 from lm.exact.threads import ThreadTuner
-from lm.model.causality import check_causality
+from lm.model.causality import check_causality, check_logits
 from lm.model.gemma3 import Gemma3Model
 from lm.model.machine import read_device
 from lm.model.score import score_strides
@@ -35,10 +35,11 @@ def score(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each stride every token's nats (N,) and its position (N,) in the window that scored it.
 
-    Raise IntegrityError if a prediction of the model depends on a later token.
+    Raise IntegrityError if a prediction of the model depends on a later token, or is not what is scored.
     """
     batch_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else GPU_BATCH_TOKENS
     batch_size = max(1, batch_tokens // seq_len)
+    check_logits(model, validation, seq_len, torch.float32)
     check_causality(model, validation, seq_len, batch_size, torch.float32)
     scored = score_strides(model, validation, seq_len, strides, batch_size, torch.float32, cores.adapt)
     for losses, _ in scored:

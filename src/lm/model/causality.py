@@ -1,6 +1,6 @@
-"""Show that a model does not see the future: what it predicts from some tokens does not depend on later ones.
+"""Show that a loss is a loss: what a model predicts does not depend on later tokens, and is what is scored.
 
-A loss is a loss only then. Legend as in lm.model.score.
+Legend as in lm.model.score.
 """
 
 import math
@@ -8,13 +8,15 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lm.core.errors import IntegrityError
 from lm.model.config import ModelConfig
 from lm.model.machine import copy_to
-from lm.model.score import inputs_and_targets, scoring
+from lm.model.score import inputs_and_targets, scoring, token_losses
 from lm.tokens.tokenfile import TokenFile
 
+NUM_LOGITS = 32  # positions whose logits are compared
 SEED = 0  # of the tokens that replace later ones
 SAFETY = 4  # in fast numerics, equal shapes have had equal bits wherever it was tried
 
@@ -51,6 +53,28 @@ def check_causality(model, tokens: TokenFile, seq_len: int, batch_size: int, dty
             later = f"changes with the tokens after position {last_kept[rows[0]]}, so its losses mean nothing"
             remedy = "correct the code of src/lm/model (`git diff src/lm/model`), and train again"
             raise IntegrityError(f"{tokens.path}: the model sees the future of this text: {found} {later}; {remedy}")
+
+
+def check_logits(model, tokens: TokenFile, seq_len: int, dtype: torch.dtype) -> None:
+    """Raise IntegrityError if the losses that are scored are not those of the logits that the model returns.
+
+    `token_losses` multiplies the hidden states by the matrix of the head, a part at a time. A change of the method
+    `head` alone would not be scored.
+    """
+    num_positions = min(NUM_LOGITS, seq_len, len(tokens.ids))
+    ids, targets = inputs_and_targets(tokens, np.zeros(1, np.int64), num_positions, model.device)
+    with scoring(model, dtype):
+        scored = token_losses(model, ids, targets)[0].double()
+        logits = model(ids)[0].double()
+    returned = F.cross_entropy(logits, targets[0], reduction="none")
+    most = torch.finfo(dtype).eps ** 0.5 * returned.abs().clamp(min=1)
+    differs = (scored - returned).abs() > most
+    if differs.any():
+        first = int(differs.nonzero()[0])
+        found = f"the loss of token {first} is {scored[first]:.6g}, by the logits of the model {returned[first]:.6g}"
+        raise IntegrityError(
+            f"{tokens.path}: {found}; let token_losses in src/lm/model/score.py compute as the head does"
+        )
 
 
 def cut_positions(seq_len: int, sliding_window: int) -> np.ndarray:

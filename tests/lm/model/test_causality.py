@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lm.core.errors import IntegrityError
-from lm.model.causality import check_causality
+from lm.model.causality import check_causality, check_logits
 from lm.tokens.tokenfile import TokenFile
 from support.model_cases import build
 
@@ -123,3 +123,16 @@ def test_weights_that_are_not_numbers_are_no_leak():
     model.embed_tokens.weight.data[:] = torch.nan
 
     check(model)
+
+
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+def test_what_is_scored_is_what_the_model_returns(numerics):
+    model = build(100, numerics=numerics, sliding_window=WINDOW)
+    check_logits(model, stream(), SEQ_LEN, torch.float32)
+    check_logits(model, stream(1), SEQ_LEN, torch.float32)
+
+    head = model.head
+    model.head = lambda h: 2 * torch.tanh(head(h) / 2)
+
+    with pytest.raises(IntegrityError, match=r"^validation\.bin: the loss of token \d+ is"):
+        check_logits(model, stream(), SEQ_LEN, torch.float32)
