@@ -82,8 +82,6 @@ MUTANTS = [
            "repository/test_security.py -k no_call"),
     Mutant("hash of a checkpoint", FILES, "    if sha256 != recorded:\n", "    if False:\n",
            "faults/test_damaged_inputs.py -k newest"),
-    Mutant("kept weights of another step", WEIGHTS, "models.parent.name == KEPT_WEIGHTS and", "False and",
-           "lm/train/test_kept_weights.py -k another_step"),
     # Training.
     Mutant("fingerprint", "src/lm/train/fingerprint.py", '        "versions": library_versions(),\n', "",
            "lm/train/test_fingerprint.py -k version"),

@@ -26,7 +26,7 @@ from lm.model.causality import check_causality
 from lm.train import checkpoints, launcher, preflight, ranks, step
 from lm.train.checkpoints import CheckpointWriter
 from lm.train.config import TrainRuntime, read_params, read_runtime
-from lm.train.outputs import keep_chosen_weights, publish, write_curves, write_metrics, write_results, write_timing
+from lm.train.outputs import publish, write_curves, write_metrics, write_results, write_timing
 from lm.train.progress import Progress, print_end, print_plan, shows_bar
 from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.run import Run, RunFiles, Training
@@ -161,7 +161,6 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
         check_causality(state.model, run.validation, params.seq_len, params.micro_batch_size, dtype)
         if not state.history.validation:
             validate(training, arguments, progress)
-        keep_chosen_weights(training)
         try:
             # A run that diverged does not continue.
             step.check_divergence(state, params)
@@ -184,9 +183,6 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
                 # Validate, and keep the weights if they are the best so far.
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
                     validate(training, arguments, progress)
-
-                # Keep the weights of the steps of train.keep_weights_at.
-                keep_chosen_weights(training)
 
                 # Save a checkpoint if it is to stay, if one is due, or if the run stops here. End if the one before
                 # could not be written.

@@ -1,7 +1,7 @@
 """Run tasks of EleutherAI's lm-eval with the trained model, or with an exported one, on the CPU.
 
     python src lm_eval --task_folder tasks/stories
-    python src lm_eval --models data/models/kept_weights/* --task_folder tasks/stories
+    python src lm_eval --models suite/weights/* --task_folder tasks/stories
     python src lm_eval --export exported --tasks blimp lambada_openai --limit 100 --samples items/a
 
 Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output; of several models

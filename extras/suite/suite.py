@@ -1,13 +1,14 @@
-"""Evaluate each checkpoint that train.keep_weights_at kept: the loss against tokens as a table and as a picture.
+"""Evaluate each stored checkpoint of a validation: the loss against tokens as a table and as a picture.
 
-    dvc exp run -S 'train.keep_weights_at=[0,2048,8192,32768,131072,524288]' && python src suite
+    dvc exp run && python src suite
     python src suite --tasks lm_eval-step-*.json
 
-Runs the stage eval on data/models/kept_weights/NAME into --out/NAME, a folder like data/evaluation, which
-`python src export_hf DIR --models … --evaluation …` reads. A checkpoint that was evaluated with the same inputs, as
-dvc.lock records them, is not evaluated again. If an input of eval changed since, `dvc repro eval` has to run first, so
-that all rows are evaluated alike. The table and suite.csv also have the best weights of the run. --tasks adds the
-accuracies in files that `python src lm_eval --models data/models/kept_weights/*` wrote.
+Writes the weights of each checkpoint of the run in .runs into --out/weights/NAME, a folder like data/models. Runs the
+stage eval on it into --out/NAME, a folder like data/evaluation, which `python src export_hf DIR --models …
+--evaluation …` reads. A checkpoint that was evaluated with the same inputs, as dvc.lock records them, is not evaluated
+again. If an input of eval changed since, `dvc repro eval` has to run first, so that all rows are evaluated alike. The
+table and suite.csv also have the best weights of the run. --tasks adds the accuracies in files that
+`python src lm_eval --models suite/weights/*` wrote.
 """
 
 import math
@@ -24,11 +25,13 @@ from matplotlib.ticker import EngFormatter, SymmetricalLogLocator
 from lm import plots
 from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, write_csv, write_json
-from lm.core.paths import KEPT_WEIGHTS
-from lm.model.weights import RECORD, WEIGHTS_DIGITS, step_name
+from lm.core.paths import RUNS
+from lm.model.weights import RECORD, WEIGHTS_DIGITS
+from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from tools.common.arguments import tool_parser
 from tools.common.lock import read_lock
 from tools.common.paths import AUDIT, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
+from tools.common.retrain import CURVE, read_curve, write_weights
 from tools.common.tables import table
 
 LOOKS = ((plots.BLUE, "-"), (plots.ORANGE, "--"), (plots.GREY, ":"))
@@ -166,16 +169,14 @@ def label_ends(axes: Axes, ends: list[tuple[float, int, str, str]]) -> None:
         free += LABEL_POINTS
 
 
-def kept_checkpoints() -> list[str]:
-    """Return the names of the kept checkpoints of the run; raise ParamsError if they give no curve."""
-    record = read_json(MODEL)
-    names = list(record.get(KEPT_WEIGHTS) or {})
-    if not names:
-        raise ParamsError(f"{MODEL}: no checkpoints are kept; set train.keep_weights_at and run `dvc repro`")
-    if record["best"]["step"] == 0 and names == [step_name(0)]:
-        found = "the best weights and the kept checkpoint are both of 0 tokens, so there is no curve"
-        raise ParamsError(f"{MODEL}: {found}; add numbers above 0 to train.keep_weights_at and run `dvc repro`")
-    return names
+def stored_checkpoints(run: Path) -> list[Checkpoint]:
+    """Return the stored checkpoints of a run's validations; raise ParamsError if there are none."""
+    validations = read_curve(CURVE)
+    found = [checkpoint for checkpoint in list_checkpoints(run) if checkpoint.step in validations]
+    if not found:
+        remedy = "run `python src verify --retrain STEP`, which stores one"
+        raise ParamsError(f"{run}: has no checkpoint of a validation; {remedy}")
+    return found
 
 
 @exit_with_status
@@ -185,14 +186,17 @@ def main(argv: list[str]) -> None:
     tasks_help = "results of lm_eval for the checkpoints"
     parser.add_argument("--tasks", type=Path, nargs="+", default=[], metavar="FILE", help=tasks_help)
     args = parser.parse_args(argv)
-    names = kept_checkpoints()
     refuse_changed_inputs()
+    model = read_json(MODEL)
+    checkpoints = stored_checkpoints(RUNS / model["fingerprint"])
 
     # Evaluate each checkpoint. The best weights have a row already, by the stage eval.
     rows = [row_of(MODELS, EVALUATION)]
-    for number, name in enumerate(names, 1):
-        print(f"{number} of {len(names)}: {name}", flush=True)
-        models = MODELS / KEPT_WEIGHTS / name
+    for number, checkpoint in enumerate(checkpoints, 1):
+        name = f"step-{checkpoint.step:09d}"
+        print(f"{number} of {len(checkpoints)}: {name}", flush=True)
+        models = args.out / "weights" / name
+        write_weights(models, load_checkpoint(checkpoint), model)
         evaluate(models, args.out / name)
         row = row_of(models, args.out / name)
         if row["weights"] != rows[0]["weights"]:

@@ -314,7 +314,7 @@ def comments_of(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "override"),
     [
-        ("params.yaml", "train.keep_weights_at=[0,2048]"),
+        ("params.yaml", "train.divergence_nats=null"),
         ("presets.yaml", "models.tiny.d_ff=768"),
         ("sources.yaml", "sources.mixture.train.weights.local=0.7"),
     ],

@@ -206,7 +206,6 @@ def validated(workspace, monkeypatch):
         max_tokens=5 * BATCH_TOKENS + 1,
         eval_every_tokens=2 * BATCH_TOKENS,
         log_every_tokens=BATCH_TOKENS,
-        keep_weights_at=[2 * BATCH_TOKENS, 3 * BATCH_TOKENS, 5 * BATCH_TOKENS],
     )
     train()
     return losses, weights
@@ -222,16 +221,6 @@ def test_the_best_and_the_last_weights_are_those_of_their_steps(validated, name,
     assert found["tokens_seen"] == step * BATCH_TOKENS
     assert found["val_loss"] == losses[step]
     assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
-
-
-@pytest.mark.parametrize("step", [2, 3, 5])
-def test_chosen_weights_are_those_of_their_steps(validated, step):
-    losses, weights = validated
-
-    kept = Path(f"data/models/kept_weights/step-{step:09d}")
-
-    assert_same_weights(kept / "best_model_params.pt", weights[step])
-    assert read_json(kept / "model.json")["best"]["val_loss"] == losses.get(step)
 
 
 def test_the_curve_and_the_metrics_have_the_losses_of_the_validations(validated):
@@ -526,7 +515,6 @@ def test_patience_stops_the_run_early(workspace, capsys):
         warmup_steps=0,
         eval_every_tokens=BATCH_TOKENS,
         divergence_nats=None,
-        keep_weights_at=[0, 20 * BATCH_TOKENS],
     )
 
     train()
@@ -539,7 +527,6 @@ def test_patience_stops_the_run_early(workspace, capsys):
     flops = flops_per_token(ModelConfig(**record["config"]), 32)["total"]
     assert record["training"]["training_flops"] == pytest.approx(flops * steps * BATCH_TOKENS)
     assert read_json(Path("metrics/train.json"))["tokens_seen"] == steps * BATCH_TOKENS
-    assert list(record["kept_weights"]) == ["step-000000000"], "the run did not reach the other step"
 
 
 def test_a_finished_run_is_published_without_training(workspace, capsys):

@@ -91,17 +91,15 @@ def fresh_training(workspace: Workspace, **runtime) -> Iterator[None]:
             yield
 
 
-def make_finished_run(folder: Path, kept_steps: list[int]) -> Workspace:
+def make_finished_run(folder: Path) -> Workspace:
     """Make a small copy in which a run of 20 steps has finished, with the paths of dvc.yaml.
 
-    It has validations at 5, 10, 15 and 20, checkpoints, and the weights of `kept_steps`. It computes in fast numerics:
-    threads change its bits, and no loops are compiled.
+    It has validations at 5, 10, 15 and 20, and checkpoints. It computes in fast numerics: threads change its bits, and
+    no loops are compiled.
     """
     workspace = Workspace(folder)
     workspace.make_small()
-    kept_tokens = [step * 512 for step in kept_steps]
-    workspace.change(**{"train.eval_every_tokens": 2560, "train.keep_weights_at": kept_tokens})
-    workspace.change(**{"train.ngram_buckets": None, "train.numerics": "fast"})
+    workspace.change(**{"train.eval_every_tokens": 2560, "train.ngram_buckets": None, "train.numerics": "fast"})
     with contextlib.chdir(folder):
         TOKENS.mkdir(parents=True, exist_ok=True)
         write_ids(TOKENS / "train.bin", 3000)

@@ -23,7 +23,6 @@ SMALL = {
     "numerics": "exact",
     "dtype": "float32",
     "compile": False,
-    "keep_weights_at": (),
 }
 
 

@@ -14,12 +14,13 @@ import torch
 import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json, sha256_file, write_json
+from lm.model.weights import load_trained
 from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from lm.train.state import digest_of, named_tensors
 from support.refusal import files_below
 from support.stages import change_params
 from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
-from tools.common.paths import MODEL, MODELS, PARAMS, TRAIN
+from tools.common.paths import MODEL, PARAMS, TRAIN
 from tools.common.retrain import CURVE, DIGEST, read_curve
 from tools.verify.retrain import Steps, choose_interval, choose_steps, retrain
 
@@ -28,14 +29,14 @@ CHANGED = [Path(".runs"), Path("data"), Path("metrics"), Path("plots"), PARAMS] 
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
-    """The folder of a run of 20 steps, with validations at 5, 10, 15 and 20, which kept the weights of 7 and 15.
+    """The folder of a run of 20 steps, with validations at 5, 10, 15 and 20.
 
     The checkpoints of 5, 10 and 15 stay, and that of 8, at which the learning rate begins to fall.
     """
     folder = tmp_path_factory.mktemp("retrain")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DVC_ROOT", raising=False)
-        make_finished_run(folder, kept_steps=[7, 15])
+        make_finished_run(folder)
     for path in CHANGED:
         replace_by_copy(folder / path, folder / "before" / path)
     return folder
@@ -106,7 +107,7 @@ def replace_by_another(checkpoint: Checkpoint) -> str:
 
 
 def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
-    """From the initial weights, because none before it is stored; the steps pass a validation and kept weights.
+    """From the initial weights, because none before it is stored; the steps pass a validation.
 
     A file without its record is no checkpoint.
     """
@@ -121,7 +122,6 @@ def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
     assert origin == f"retrain: steps 0 to 10 of run {run.name}, from the initial weights"
     assert lines == [
         f"same bits: step 10 has digest {row[DIGEST]} and validation loss {row['val_loss']} as recorded",
-        "same bits: the weights of step-000000007",
         f"stored: {path_of(run, 10)}",
     ]
     after = dict(named_tensors(load_checkpoint(Checkpoint(run, 10))))
@@ -130,7 +130,7 @@ def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
     assert not [path for path in run.glob(".*") if path.is_dir()], "no temporary folder is left"
 
 
-def test_its_weights_are_those_that_the_run_kept(run, capsys):
+def test_its_weights_are_written(run, capsys):
     """From the nearest checkpoint. The run went on elsewhere later, which its model.json records."""
     model = read_json(MODEL)
     later = model["segments"][0] | {"first_step": 16}
@@ -142,9 +142,14 @@ def test_its_weights_are_those_that_the_run_kept(run, capsys):
     out = capsys.readouterr().out
     assert f"steps 10 to 15 of run {run.name}, from the checkpoint {path_of(run, 10)}\n" in out
     assert out.endswith("data/early: has the weights of step 15\n")
-    kept = MODELS / "kept_weights" / "step-000000015"
-    for name in ("best_model_params.pt", "model.json"):
-        assert Path("data/early", name).read_bytes() == (kept / name).read_bytes()
+    found, record = load_trained(Path("data/early"), torch.device("cpu"))
+    checkpoint = load_checkpoint(Checkpoint(run, 15))
+    assert all(torch.equal(weight, checkpoint["model"][name]) for name, weight in found.state_dict().items())
+    row = read_curve(CURVE)[15]
+    described = {"step": 15, "tokens_seen": int(row["tokens"]), "val_loss": pytest.approx(float(row["val_loss"]))}
+    assert record["best"] == described | {"sha256": sha256_file(Path("data/early/best_model_params.pt"))}
+    assert record["segments"] == model["segments"]
+    assert not {"training", "last"} & record.keys()
 
 
 def test_an_interval_without_a_named_end_is_compared_and_changes_no_file(run, capsys):
@@ -189,20 +194,10 @@ def test_a_weight_changed_by_one_bit_is_found(run, monkeypatch):
         rf"plots/validation\.csv: step 10 has digest {altered[10][DIGEST]} and .*; "
         rf"retrained from step 5: digest {honest[10][DIGEST]} "
     )
+    remove(Checkpoint(run, 10))
     with pytest.raises(IntegrityError, match=pattern):
-        call(start=5)
-
-
-def test_other_kept_weights_are_found_and_nothing_is_stored(run):
-    keep_only(run, [5])
-    model = read_json(MODEL)
-    model["kept_weights"]["step-000000007"] = "0" * 64
-    write_json(MODEL, model)
-
-    with pytest.raises(IntegrityError, match=f"step-000000007 has the sha256 {'0' * 64}; retrained from step 5: "):
-        call(end=10)
-
-    assert not Checkpoint(run, 10).path.exists()
+        call(start=5, end=10)
+    assert not Checkpoint(run, 10).path.exists(), "nothing is stored"
 
 
 def test_a_damaged_checkpoint_is_no_beginning(run):

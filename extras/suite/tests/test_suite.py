@@ -15,26 +15,29 @@ from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 
 MODEL = Path("data/models/model.json")
-KEPT_WEIGHTS = Path("data/models/kept_weights")
-STEP_0 = "step-000000000"
-STEP_4 = "step-000000004"
-STEP_16 = "step-000000016"
-TOKENS_PER_STEP = 512
+WEIGHTS = Path("suite/weights")
+STEP_5 = "step-000000005"
+STEP_10 = "step-000000010"
+STEP_15 = "step-000000015"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, finished):
-    """The finished pipeline, trained again with kept checkpoints, and their evaluation."""
+    """The finished pipeline, trained again with more validations, and the evaluation of its checkpoints.
+
+    The checkpoint of step 12, where the learning rate begins to fall, is of no validation.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("suite") / "made", finished)
-    workspace.change(**{"train.keep_weights_at": [0, 4 * TOKENS_PER_STEP, 16 * TOKENS_PER_STEP]})
-    workspace.repro("eval")
+    workspace.change(**{"train.eval_every_tokens": 5 * 512})
+    workspace.repro()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.folder)
         patch.setattr("sys.executable", python_of_tests())  # of the evaluations
+        assert suite.main([]) == 0
         files = [
-            write_accuracy(STEP_0, 0.5),
-            write_accuracy(STEP_4, 0.6),
-            write_accuracy(STEP_16, 0.9),
+            write_accuracy(STEP_5, 0.5),
+            write_accuracy(STEP_10, 0.6),
+            write_accuracy(STEP_15, 0.9),
         ]
         assert suite.main(["--tasks", *files]) == 0
     return workspace
@@ -62,19 +65,9 @@ def change_json(path: Path, **entries) -> None:
     write_json(path, read_json(path) | entries)
 
 
-def weights_of(name: str) -> Path:
-    return KEPT_WEIGHTS / name / "best_model_params.pt"
-
-
-def record_kept_weights(name: str, sha256: str) -> None:
-    """Record another hash of the weights of a checkpoint."""
-    recorded = read_json(MODEL)["kept_weights"]
-    change_json(MODEL, kept_weights=recorded | {name: sha256})
-
-
 def write_accuracy(name: str, value: float) -> str:
     """Write what lm_eval would write about a checkpoint, and return the name of the file."""
-    sha256 = read_json(KEPT_WEIGHTS / name / "model.json")["best"]["sha256"]
+    sha256 = read_json(WEIGHTS / name / "model.json")["best"]["sha256"]
     tasks = {"pairs": {"metrics": {"acc": {"value": value, "stderr": 0.1}}}}
     file = f"lm_eval-{name}.json"
     write_json(file, {"model": {"weights_sha256": sha256}, "tasks": tasks})
@@ -128,10 +121,10 @@ def test_the_table_has_the_figures_of_each_checkpoint(workspace):
     with open("suite/suite.csv", newline="") as file:
         rows = list(csv.DictReader(file))
 
-    assert [row["step"] for row in rows] == ["0", "4", "16", "20"]
-    assert [row["tokens"] for row in rows] == ["0", "2048", "8192", "10240"]
+    assert [row["step"] for row in rows] == ["5", "10", "15", "20"]
+    assert [row["tokens"] for row in rows] == ["2560", "5120", "7680", "10240"]
     assert [row["pairs"] for row in rows] == ["0.5", "0.6", "0.9", ""]
-    evaluations = [f"suite/{STEP_0}", f"suite/{STEP_4}", f"suite/{STEP_16}", "data/evaluation"]
+    evaluations = [f"suite/{STEP_5}", f"suite/{STEP_10}", f"suite/{STEP_15}", "data/evaluation"]
     for row, folder in zip(rows, evaluations, strict=True):
         details = read_json(Path(folder) / "details.json")
         assert row["weights"].startswith(details["weights_sha256"])
@@ -149,14 +142,14 @@ def test_an_evaluation_with_the_same_inputs_is_kept(workspace, monkeypatch):
 
 
 def test_the_inputs_of_an_evaluation_are_recorded(workspace):
-    inputs = read_json(Path("suite") / STEP_0 / "inputs.json")
+    inputs = read_json(Path("suite") / STEP_5 / "inputs.json")
 
     assert inputs["params"]
     assert {"src/eval.py", "data/tokenizer"} < inputs["hashes"].keys()
 
 
 def test_an_evaluation_with_other_inputs_is_made_again(copied):
-    path = Path("suite") / STEP_0 / "inputs.json"
+    path = Path("suite") / STEP_5 / "inputs.json"
     inputs = read_json(path)
     change_json(path, hashes={})
 
@@ -176,7 +169,7 @@ def test_accuracies_of_other_weights_are_refused(copied, capsys):
 def test_changed_parameters_of_eval_are_refused(copied, capsys):
     """The rows, of which dvc.lock says how they were evaluated, are never joined by others."""
     copied.change(**{"eval.stride_fraction": 0.25})
-    evaluation = Path("suite") / STEP_4
+    evaluation = Path("suite") / STEP_10
     shutil.rmtree(evaluation)
 
     status = suite.main([])
@@ -187,7 +180,7 @@ def test_changed_parameters_of_eval_are_refused(copied, capsys):
 
 
 def test_a_missing_evaluation_is_made_with_the_parameters_of_the_run(copied):
-    evaluation = Path("suite") / STEP_4
+    evaluation = Path("suite") / STEP_10
     shutil.rmtree(evaluation)
 
     assert suite.main([]) == 0
@@ -197,61 +190,50 @@ def test_a_missing_evaluation_is_made_with_the_parameters_of_the_run(copied):
 
 
 def test_evaluations_of_other_weights_are_refused(copied, capsys):
-    change_json(Path("suite") / STEP_0 / "details.json", weights_sha256="ab" * 6)
+    change_json(Path("suite") / STEP_5 / "details.json", weights_sha256="ab" * 6)
 
     status = suite.main([])
 
     error = capsys.readouterr().err
-    refused(status, error, 4, f"suite/{STEP_0}: is about other weights than {KEPT_WEIGHTS}")
-
-
-def test_a_checkpoint_is_trained_again_from_the_state_before_it(workspace, capsys):
-    assert verify.main(["--retrain", "--from", "10"]) == 0
-
-    assert capsys.readouterr().out.splitlines()[-1] == "same bits: the weights of step-000000016"
-
-
-def test_a_checkpoint_with_another_digest_than_the_record_is_noticed(copied):
-    record_kept_weights(STEP_16, "ab" * 32)
-
-    assert verify.main(["--retrain", "--from", "10"]) == 4
+    refused(status, error, 4, f"suite/{STEP_5}: is about other weights than {WEIGHTS}")
 
 
 def test_a_checkpoint_is_exported_as_a_revision(copied):
-    models = KEPT_WEIGHTS / STEP_4
+    models = WEIGHTS / STEP_10
 
-    assert export_hf.main(["exported", "--models", str(models), "--evaluation", f"suite/{STEP_4}"]) == 0
+    assert export_hf.main(["exported", "--models", str(models), "--evaluation", f"suite/{STEP_10}"]) == 0
 
-    assert read_json("exported/model.json")["best"]["step"] == 4
+    assert read_json("exported/model.json")["best"]["step"] == 10
     assert verify.main(["exported"]) == 0
     card = Path("exported/README.md").read_text()
-    assert "a checkpoint that the run kept after step 4 of 20.\n" in card
+    assert "a checkpoint of the run after step 10 of 20.\n" in card
     assert "did not select the weights" not in card
-    assert f"sha256sum {models}/best_model_params.pt" in card
+    assert "python src verify --retrain 10 --weights early" in card
+    assert "sha256sum early/best_model_params.pt" in card
 
 
 def test_the_card_of_a_checkpoint_needs_its_own_evaluation(workspace, capsys):
-    assert export_hf.main(["other", "--models", str(KEPT_WEIGHTS / STEP_4)]) == 4
+    assert export_hf.main(["other", "--models", str(WEIGHTS / STEP_10)]) == 4
 
     error = capsys.readouterr().err
     assert "is about the model" in error
     assert "`python src suite` makes" in error
 
 
-def test_the_weights_of_another_checkpoint_are_noticed(copied, capsys):
-    shutil.copyfile(weights_of(STEP_4), weights_of(STEP_16))
+def test_an_export_of_a_checkpoint_of_another_run_is_noticed(copied, capsys):
+    models = WEIGHTS / STEP_10
+    assert export_hf.main(["exported", "--models", str(models), "--evaluation", f"suite/{STEP_10}"]) == 0
+    change_json(Path("exported/model.json"), fingerprint="0" * 16)
 
-    assert verify.main([]) == 4
+    assert verify.main(["exported"]) == 4
 
-    assert f"data/models: kept_weights/{STEP_16}/best_model_params.pt is changed" in capsys.readouterr().out
+    assert "records another model" in capsys.readouterr().out
 
 
-def test_equal_neighbours_are_found(copied, capsys):
-    """A run that recorded the same weights twice, and committed them."""
-    shutil.copyfile(weights_of(STEP_4), weights_of(STEP_16))
-    record_kept_weights(STEP_16, read_json(MODEL)["kept_weights"][STEP_4])
-    copied.run("dvc", "commit", "-f", "train")
+def test_a_run_without_checkpoints_is_refused(copied, capsys):
+    for record in Path(".runs").glob("*/checkpoint-*.json"):
+        record.unlink()
 
-    assert verify.main([]) == 4
+    status = suite.main([])
 
-    assert f"kept_weights differ: {STEP_4} and {STEP_16} are the same weights" in capsys.readouterr().out
+    refused(status, capsys.readouterr().err, 2, "has no checkpoint of a validation", "verify --retrain STEP")

@@ -9,7 +9,6 @@ SOURCES = Path("sources.yaml")
 RUNTIME = Path("runtime.yaml")
 
 RUNS = Path(".runs")  # a folder for each fingerprint, at the repository's root
-KEPT_WEIGHTS = "kept_weights"  # in the folder of a model: the weights of steps of train.keep_weights_at
 
 
 def repository_root() -> Path:

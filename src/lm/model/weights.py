@@ -1,7 +1,4 @@
-"""The folder data/models: best_model_params.pt, last_model_params.pt and model.json, which describes both.
-
-Its `kept_weights/` has a folder of the same form for each step of train.keep_weights_at, with one file of weights.
-"""
+"""The folder data/models: best_model_params.pt, last_model_params.pt and model.json, which describes both."""
 
 import dataclasses
 import zipfile
@@ -10,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm.core.errors import REPAIR, IntegrityError, ParamsError
+from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import (
     atomic_folder,
     atomic_write,
@@ -22,18 +19,12 @@ from lm.core.files import (
 )
 from lm.core.numerics import Numerics
 from lm.core.params import coerce
-from lm.core.paths import KEPT_WEIGHTS
 from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters
 from lm.model.initial import RECORD, WEIGHTS, reject_other_folder
 
 LAST_WEIGHTS = "last_model_params.pt"
 FORM = {"config": dict, "attend_across_documents": bool, "best": {"sha256": str}}  # of model.json
 WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
-
-
-def step_name(step: int) -> str:
-    """Return the name of the folder of the weights of a step; the names sort by step."""
-    return f"step-{step:0>9}"
 
 
 def save_tensors(path: Path, value) -> str:
@@ -99,10 +90,6 @@ def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast"
     """
     record = read_json(models / RECORD)
     config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
-    if models.parent.name == KEPT_WEIGHTS and models.name != step_name(record["best"].get("step")):
-        raise IntegrityError(
-            f"{models / RECORD}: is of step {record['best'].get('step')}, not that of its folder; {REPAIR}"
-        )
     weights = load_tensors(models / WEIGHTS, record["best"]["sha256"])
     try:
         model = build(config, weights, (models / WEIGHTS).stat().st_size // 4, numerics)

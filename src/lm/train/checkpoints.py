@@ -20,10 +20,9 @@ from pathlib import Path
 import torch
 
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import atomic_folder, check_sha256, check_types, make_folder, output_lock, read_json, write_json
+from lm.core.files import check_sha256, check_types, make_folder, output_lock, read_json, write_json
 from lm.core.messages import say
-from lm.core.paths import KEPT_WEIGHTS
-from lm.model.weights import RECORD, WEIGHTS, load_tensors, save_tensors, step_name
+from lm.model.weights import load_tensors, save_tensors
 from lm.train.config import TrainParams
 
 SAVES_PER_INTERVAL = 50  # times that a checkpoint could be saved between two, so that saving takes 2 % of a run
@@ -184,8 +183,8 @@ def describe_run(run: Path, length_free: str, params: TrainParams) -> None:
 def extend(run: Path, length_free: str, params: TrainParams) -> None:
     """Give a run without checkpoints the last one of a run of another length that has the same steps up to there.
 
-    Two runs have the same steps until the learning rate of one of them falls. The weights that this run keeps of
-    earlier steps are copied from the other run too. Print which run it extends, or why it extends none.
+    Two runs have the same steps until the learning rate of one of them falls. Print which run it extends, or why it
+    extends none.
     """
     if list_checkpoints(run):
         return
@@ -205,8 +204,6 @@ def extend(run: Path, length_free: str, params: TrainParams) -> None:
     # Take the last one that is intact.
     for checkpoint in sorted(shared, key=lambda checkpoint: checkpoint.step, reverse=True):
         try:
-            earlier = {step for step in params.kept_weights_steps if step < checkpoint.step}
-            _copy_kept_weights(checkpoint.run, run, earlier)
             link_checkpoint(checkpoint, run)
             same = f"which has the same steps up to step {checkpoint.step}"
             say(f"extends run {checkpoint.run.name}, {same}")
@@ -247,18 +244,6 @@ def link_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
     except OSError:
         shutil.copyfile(checkpoint.path, own.path)
     write_json(own.record, {**record, "run": run.name})
-
-
-def _copy_kept_weights(other: Path, run: Path, steps: set[int]) -> None:
-    """Copy the weights that another run has kept of these steps; raise IntegrityError if they are damaged."""
-    for step in sorted(steps):
-        source = other / KEPT_WEIGHTS / step_name(step)
-        record = read_json(source / RECORD)
-        check_types(source / RECORD, record, {"best": {"sha256": str}}, advice="delete it")
-        check_sha256(source / WEIGHTS, record["best"]["sha256"], advice="delete it")
-        with atomic_folder(run / KEPT_WEIGHTS / source.name) as folder:
-            shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
-            write_json(folder / RECORD, {**record, "fingerprint": run.name})
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:

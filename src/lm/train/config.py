@@ -41,7 +41,6 @@ class TrainParams:
     dtype: Literal["auto", "float32", "bfloat16"]
     compile: bool
     seed: Annotated[int, SEED]
-    keep_weights_at: tuple[Annotated[int, at_least(0)], ...]
     init_from: str
     patience_evals: CountOrNull
     divergence_nats: Annotated[float | None, above(0, ", or null")]
@@ -64,11 +63,6 @@ class TrainParams:
                 f"a multiple of micro_batch_tokens {self.micro_batch_tokens}",
             ),
             ("max_tokens", self.max_tokens >= self.batch_tokens, f"at least batch_tokens {self.batch_tokens}"),
-            (
-                "keep_weights_at",
-                max(self.keep_weights_at, default=0) <= self.max_tokens,
-                f"at most max_tokens {self.max_tokens} each",
-            ),
             ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
             ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
             ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics must be fast"),
@@ -97,11 +91,6 @@ class TrainParams:
         if self.schedule == "cosine":
             return 0
         return self.max_steps - max(1, round(self.decay_fraction * self.max_steps))
-
-    @property
-    def kept_weights_steps(self) -> set[int]:
-        """Return the optimizer steps after which the weights are kept; 0: before the first one."""
-        return {tokens // self.batch_tokens for tokens in self.keep_weights_at}
 
     @property
     def batch_size(self) -> int:

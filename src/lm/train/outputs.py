@@ -16,9 +16,8 @@ from lm.core.files import (
     write_csv,
     write_json,
 )
-from lm.core.paths import KEPT_WEIGHTS
 from lm.model import machine
-from lm.model.weights import RECORD, save_models, save_weights, step_name
+from lm.model.weights import save_models
 from lm.train.preflight import Plan
 from lm.train.run import Training
 from lm.train.state import History, TrainingState
@@ -55,29 +54,6 @@ def write_timing(training: Training) -> None:
     write_json(training.run.folder / "timing.json", record)
 
 
-def keep_chosen_weights(training: Training) -> None:
-    """Keep the weights of this step if train.keep_weights_at chose it; all ranks call it together.
-
-    They go into the run's folder, in a folder like data/models; `publish` copies it.
-    """
-    state = training.state
-    params = training.run.params
-    if state.step not in params.kept_weights_steps:
-        return
-    state.count_seconds("training")
-    weights = state.weights()
-    if state.world.is_main:
-        validated_step, _, loss = state.history.validation[-1]
-        here = {
-            "step": state.step,
-            "tokens_seen": state.step * params.batch_tokens,
-            "val_loss": loss if validated_step == state.step else None,
-        }
-        record = {**describe_model(training), "best": here}
-        save_weights(training.run.folder / KEPT_WEIGHTS / step_name(state.step), weights, record)
-    state.count_seconds("saving")
-
-
 def describe_model(training: Training) -> dict:
     """Return the entries of model.json that do not depend on the step: what made the model, where, from what."""
     recorded = {name: getattr(training.run.params, name) for name in RECORDED}
@@ -109,28 +85,13 @@ def write_results(training: Training) -> None:
         "last": {"step": last_step, "tokens_seen": last_tokens, "val_loss": last_loss},
     }
 
-    # The weights of train.keep_weights_at that this run has passed are beside its folder `done`.
-    kept: dict[str, str] = {}
-    sums: dict[str, dict[str, str]] = {}
-    for step in sorted(training.run.params.kept_weights_steps):
-        if step > state.step:
-            continue
-        name = step_name(step)
-        place = f"{KEPT_WEIGHTS}/{name}"
-        kept_record = read_json(run / place / RECORD, _train_from_scratch(run))
-        kept[name] = kept_record["best"]["sha256"]
-        sums[place] = _sha256_of_files(run / place)
-    if kept:
-        record[KEPT_WEIGHTS] = kept
-
     # Write all of it, or nothing.
     with atomic_folder(run / "done") as done:
         save_models(done / "models", state.best_weights, last_weights, record)
         write_metrics(done / "metrics", state, plan)
         write_curves(done / "plots", state.history)
-        for name in ("models", "metrics", "plots"):
-            sums[f"done/{name}"] = _sha256_of_files(done / name)
-        write_json(done / SUMS, sums)
+        folders = ("models", "metrics", "plots")
+        write_json(done / SUMS, {f"done/{name}": _sha256_of_files(done / name) for name in folders})
 
 
 def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
@@ -147,7 +108,6 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
         "done/models": sums_of_folder,
         "done/metrics": sums_of_folder,
         "done/plots": sums_of_folder,
-        str: sums_of_folder,
     }
     check_types(done / SUMS, sums, form, advice)
     for place, files in sums.items():
@@ -157,11 +117,8 @@ def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
                 raise IntegrityError(f"{path}: missing; {advice}")
             check_sha256(path, sha256, advice=advice)
 
-    # Copy the models, with the kept weights in their folder, then metrics and plots.
+    # Copy the models, then metrics and plots.
     with atomic_folder(models) as folder:
-        for place, files in sums.items():
-            if place.startswith(KEPT_WEIGHTS):
-                _copy_files(run / place, files, folder / place)
         _copy_files(done / "models", sums["done/models"], folder)
     for name, target in (("metrics", metrics), ("plots", plots)):
         for file_name in sums[f"done/{name}"]:

@@ -30,8 +30,6 @@ from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import TrainingState
 
-LENGTHS = ("max_tokens", "keep_weights_at")  # parameters in which a run may differ from one that it extends
-
 
 @dataclasses.dataclass(frozen=True)
 class RunFiles:
@@ -86,7 +84,7 @@ class Run:
     @functools.cached_property
     def length_free(self) -> str:
         """Return the hash that the run shares with runs of other lengths, which it may extend."""
-        return self._fingerprint(without=LENGTHS)
+        return self._fingerprint(without=("max_tokens",))
 
     def _fingerprint(self, without: tuple[str, ...] = ()) -> str:
         token_files = [self.train.path, self.validation.path]

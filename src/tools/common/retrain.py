@@ -13,6 +13,7 @@ from pathlib import Path
 from lm.core.errors import IntegrityError, UserError
 from lm.core.files import check_sha256, read_json
 from lm.core.paths import RUNS
+from lm.model.weights import save_weights
 from lm.tokens.tokenfile import sidecar_path
 from lm.train.checkpoints import Checkpoint, load_checkpoint
 from lm.train.config import read_params
@@ -23,6 +24,7 @@ from tools.common.paths import METRICS, MODEL, MODELS, PLOTS, TOKENIZER, TRAIN, 
 FILES = RunFiles(TRAIN, VALIDATION, TOKENIZER)
 CURVE = PLOTS / "validation.csv"
 DIGEST = "checkpoint_digest"  # its column
+OF_FINISHED_RUN = ("training", "best", "last")  # entries of model.json that a checkpoint does not have
 
 
 def read_curve(path: Path) -> dict[int, dict[str, str]]:
@@ -104,3 +106,11 @@ def train_again(start: Checkpoint | None, until: int, fingerprint: str, folder: 
 def describe(row: dict[str, str] | None) -> str:
     """Describe a validation."""
     return f"digest {row[DIGEST]} and validation loss {row['val_loss']}" if row else "no validation"
+
+
+def write_weights(folder: Path, state: dict, model: dict) -> None:
+    """Write the weights of a state and their model.json, which has of the run's model.json what holds for them."""
+    step, tokens, loss = state["history"]["validation"][-1]
+    here = {"step": step, "tokens_seen": tokens, "val_loss": loss}
+    record = {name: value for name, value in model.items() if name not in OF_FINISHED_RUN}
+    save_weights(folder, dict(state["model"]), {**record, "segments": state["segments"], "best": here})

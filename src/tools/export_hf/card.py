@@ -10,9 +10,8 @@ import yaml
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.core.git import git
-from lm.core.paths import KEPT_WEIGHTS
 from lm.model.gemma3 import ModelConfig, count_parameters
-from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS, step_name
+from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
 from tools.common import paths
 from tools.common.tables import render, table
 
@@ -43,7 +42,7 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
     evaluated = figures["evaluation"].get("weights_sha256")
     best = record["best"]["sha256"][:WEIGHTS_DIGITS]
     if evaluated != best:
-        advice = "name its --evaluation, which `dvc repro` or, of a kept checkpoint, `python src suite` makes"
+        advice = "name its --evaluation, which `dvc repro` or, of a checkpoint, `python src suite` makes"
         raise IntegrityError(f"{args.evaluation}/details.json: is about the model {evaluated}, not {best}; {advice}")
 
     for split in ("train", "validation"):
@@ -66,17 +65,15 @@ def read_json_if_there(path: Path) -> dict:
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int, license_id: str | None) -> str:
     """Return README.md: how to use the model, its loss, data and training, how to make it again, its limits."""
-    # Find the run that made the weights: they are its best ones, or a checkpoint that it kept.
+    # Find the run that made the weights: they are its best ones, or one of its checkpoints.
     run = run_of(record)
-    is_kept_checkpoint = run is not record
-    folder = paths.MODELS
-    if is_kept_checkpoint:
-        folder = paths.MODELS / KEPT_WEIGHTS / step_name(record["best"]["step"])
+    is_checkpoint = run is not record
+    folder = Path("early") if is_checkpoint else paths.MODELS
 
     # Describe its loss, its text and its files.
     config = ModelConfig(**record["config"])
     evaluation = figures["evaluation"]
-    evaluation_shown = evaluation | {"held_out": None} if is_kept_checkpoint else evaluation
+    evaluation_shown = evaluation | {"held_out": None} if is_checkpoint else evaluation
     source = params["data.source"]
     sources = figures["manifest"].get("sources", {})
     hashes = {
@@ -122,12 +119,11 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
 
 
 def run_of(record: dict) -> dict:
-    """Return the model.json of the run that kept a checkpoint, {} if it is not that of data/models; else `record`."""
+    """Return the model.json of the run of a checkpoint, {} if it is not that of data/models; else `record`."""
     if "training" in record or "imported" in record:
         return record
     run = read_json_if_there(paths.MODEL)
-    kept_by_run = run.get(KEPT_WEIGHTS, {}).values()
-    return run if record["best"]["sha256"] in kept_by_run else {}
+    return run if record["fingerprint"] == run.get("fingerprint") else {}
 
 
 def card_head(name: str, source: str, sources: dict, evaluation: dict, license_id: str | None) -> list[str]:

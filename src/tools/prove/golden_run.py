@@ -106,7 +106,6 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         "log_every_tokens": 1024,
         "eval_every_tokens": 1024,
         "eval_tokens": 1024,
-        "keep_weights_at": [],
     }
     return coerce(values, TrainParams, "train", FILE)
 

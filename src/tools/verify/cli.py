@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
 from lm.core.files import read_json, sha256_file
-from lm.core.paths import KEPT_WEIGHTS, RUNS
+from lm.core.paths import RUNS
 from tools.common.arguments import count, tool_parser
 from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER
 from tools.verify.records import (
@@ -97,7 +97,6 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
     if not MODEL.exists() or outputs.holding(MODEL) in outputs.wrong:
         return
     model = read_json(MODEL)
-    yield from check_kept_weights(model)
 
     # DVC's run cache may hold files of other users: its record of these parameters may name any model.
     if not outputs.wrong and "train" not in outputs.stale:
@@ -107,17 +106,6 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
         yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
         if not fault:
             yield from check_checkpoints(RUNS / model["fingerprint"], digests)
-
-
-def check_kept_weights(model: dict) -> Iterator[Finding]:
-    """Check that the kept weights of different steps differ."""
-    kept = model.get(KEPT_WEIGHTS)
-    if not kept:
-        return
-    counts = Counter(kept.values())
-    same = [name for name, sha256 in kept.items() if counts[sha256] > 1]
-    fault = f"{' and '.join(same)} are the same weights" if same else None
-    yield Finding(f"{MODEL}: {KEPT_WEIGHTS} differ", fault, "run `dvc repro -f train`" if fault else "")
 
 
 def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
@@ -148,11 +136,12 @@ def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
     yield from findings
     faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)
 
-    # The model of the workspace, or one of its checkpoints: an export leaves out what describes the last weights.
+    # The best model of the workspace, without what describes the last one, or a checkpoint of its run.
     if MODEL.exists():
-        ours = [read_json(path) for path in (MODEL, *MODEL.parent.glob(f"{KEPT_WEIGHTS}/*/{MODEL.name}"))]
-        exported = [{name: value for name, value in each.items() if name != "last"} for each in ours]
-        faults[f"{record} (from {MODEL})"] = None if model in exported else "records another model"
+        ours = read_json(MODEL)
+        best = {name: value for name, value in ours.items() if name != "last"}
+        is_checkpoint = "training" not in model and model.get("fingerprint") == ours.get("fingerprint")
+        faults[f"{record} (from {MODEL})"] = None if model == best or is_checkpoint else "records another model"
     for subject, fault in faults.items():
         yield Finding(subject, fault, advice if fault else "")
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, read_parquet, reject_special_file
-from lm.core.paths import KEPT_WEIGHTS
 from lm.text.slices import TEST
 from tools.common import paths
 from tools.common.parameters import flatten
@@ -46,7 +45,7 @@ LINKS = [
 
 def links_of_workspace() -> list[Link]:
     """Return every link of the workspace's records, in the order of the stages."""
-    return [*links_of_text(), *links_of_tokenizer(paths.TOKENIZER), *LINKS, *links_of_kept_weights()]
+    return [*links_of_text(), *links_of_tokenizer(paths.TOKENIZER), *LINKS]
 
 
 def links_of_text() -> list[Link]:
@@ -75,17 +74,6 @@ def links_of_tokenizer(folder: Path) -> list[Link]:
     meta = folder / paths.TOKENIZER_META.name
     entries = [entry for entry in read_entries(meta) if entry.startswith("files.")]
     return [Link(meta, entry, folder / entry.removeprefix("files.")) for entry in entries]
-
-
-def links_of_kept_weights() -> list[Link]:
-    """Return the links to the weights of train.keep_weights_at: of model.json, and of the record of each."""
-    links = []
-    for entry in read_entries(paths.MODEL):
-        if entry.startswith(f"{KEPT_WEIGHTS}."):
-            folder = paths.MODELS / KEPT_WEIGHTS / entry.removeprefix(f"{KEPT_WEIGHTS}.")
-            links.append(Link(paths.MODEL, entry, folder / BEST.name))
-            links.append(Link(folder / paths.MODEL.name, "best.sha256", folder / BEST.name))
-    return links
 
 
 def links_of_finished_run(done: Path) -> list[Link]:

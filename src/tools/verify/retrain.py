@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError, ParamsError
-from lm.core.files import output_lock, read_json, scratch_folder
+from lm.core.files import output_lock, scratch_folder
 from lm.core.params import read_yaml
-from lm.core.paths import KEPT_WEIGHTS, RUNS
-from lm.model.weights import save_weights
+from lm.core.paths import RUNS
 from lm.train.checkpoints import Checkpoint, link_checkpoint, list_checkpoints, load_checkpoint
 from tools.common.paths import MODEL, PARAMS
-from tools.common.retrain import CURVE, check_checkpoint, describe, read_curve, read_run, train_again
-
-OF_FINISHED_RUN = ("training", "best", "last", KEPT_WEIGHTS)  # entries of model.json that a checkpoint does not have
+from tools.common.retrain import CURVE, check_checkpoint, describe, read_curve, read_run, train_again, write_weights
 
 
 class Steps(NamedTuple):
@@ -28,8 +25,8 @@ class Steps(NamedTuple):
 def retrain(end: int | None, start: int | None, seed: int, weights: Path | None) -> None:
     """Train the workspace's run again up to the validation of step `end`; compare each validation on the way.
 
-    The weights of train.keep_weights_at that the steps pass are compared too. The checkpoint of an `end` that is given
-    is stored in .runs. Raise IntegrityError where bits differ, and ParamsError if the run cannot be trained so.
+    The checkpoint of an `end` that is given is stored in .runs. Raise IntegrityError where bits differ, and ParamsError
+    if the run cannot be trained so.
 
     Args:
         end: if None, the first validation after `start`.
@@ -58,7 +55,7 @@ def retrain(end: int | None, start: int | None, seed: int, weights: Path | None)
     with output_lock(run), scratch_folder(run / "retrained") as folder:
         checkpoint = Checkpoint(run, steps.end)
         if steps.start < steps.end:
-            checkpoint = Checkpoint(train_and_compare(origin, steps, model, recorded, folder), steps.end)
+            checkpoint = Checkpoint(train_and_compare(origin, steps, run.name, recorded, folder), steps.end)
         if end is not None:
             store(checkpoint, run, recorded)
         if weights:
@@ -98,23 +95,14 @@ def choose_interval(validations: list[int], stored: Collection[int], start: int 
     return Steps(start, validations[validations.index(start) + 1])
 
 
-def train_and_compare(origin: Checkpoint | None, steps: Steps, model: dict, recorded: dict, folder: Path) -> Path:
+def train_and_compare(origin: Checkpoint | None, steps: Steps, run_name: str, recorded: dict, folder: Path) -> Path:
     """Train from a checkpoint, or from the initial weights, in `folder`; return the folder of the run.
 
-    Raise IntegrityError if a validation or kept weights differ from those in the curve `recorded` and in `model`.
+    Raise IntegrityError if a validation differs from that in the curve `recorded`.
     """
     start_s = time.monotonic()
-    run = train_again(origin, steps.end, model["fingerprint"], folder)
+    run = train_again(origin, steps.end, run_name, folder)
     print(f"trained in {time.monotonic() - start_s:.0f} s", flush=True)
-
-    kept = {}
-    for record in sorted((run / KEPT_WEIGHTS).glob(f"step-*/{MODEL.name}")):
-        kept[record.parent.name] = read_json(record)["best"]["sha256"]
-    for name, sha256 in kept.items():
-        expected = model[KEPT_WEIGHTS].get(name)
-        if sha256 != expected:
-            found = f"{expected}; retrained from step {steps.start}: {sha256}"
-            raise IntegrityError(f"{MODEL}: {name} has the sha256 {found}")
 
     again = read_curve(folder / CURVE)
     for step, row in sorted(again.items()):
@@ -126,8 +114,6 @@ def train_and_compare(origin: Checkpoint | None, steps: Steps, model: dict, reco
             raise IntegrityError(f"{CURVE}: step {step} has {found}{hint}")
 
     print(f"same bits: step {steps.end} has {describe(again[steps.end])} as recorded")
-    if kept:
-        print(f"same bits: the weights of {', '.join(kept)}")
     return run
 
 
@@ -141,11 +127,3 @@ def store(checkpoint: Checkpoint, run: Path, recorded: dict) -> None:
         return
     check_checkpoint(own, recorded, f"and run `python src verify --retrain {own.step}`")
     print(f"already stored, with the recorded digest: {own.path}")
-
-
-def write_weights(folder: Path, state: dict, model: dict) -> None:
-    """Write the weights of a state and their model.json, which has of the run's model.json what holds for them."""
-    step, tokens, loss = state["history"]["validation"][-1]
-    here = {"step": step, "tokens_seen": tokens, "val_loss": loss}
-    record = {name: value for name, value in model.items() if name not in OF_FINISHED_RUN}
-    save_weights(folder, dict(state["model"]), {**record, "segments": state["segments"], "best": here})

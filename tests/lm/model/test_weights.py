@@ -16,7 +16,6 @@ from lm.model.weights import (
     load_trained,
     recorded_numerics,
     save_models,
-    save_weights,
 )
 from support.model_cases import build
 
@@ -167,20 +166,6 @@ def test_a_run_does_not_start_from_a_model_of_another_shape(trained):
 
     with pytest.raises(IntegrityError, match=sentence):
         load_initial(folder, config, TOKENIZER)
-
-
-def test_a_kept_checkpoint_lies_in_the_folder_of_its_step(tmp_path, trained):
-    _, best, _ = trained
-    folder = tmp_path / "kept_weights" / "step-000000003"
-    record = {"config": dataclasses.asdict(best.config), "best": {"step": 3}, "attend_across_documents": True}
-
-    save_weights(folder, weights_of(best), record)
-
-    model, _ = load_trained(folder, CPU)
-    assert same(model, best)
-    elsewhere = folder.rename(folder.with_name("step-000000004"))
-    with pytest.raises(IntegrityError, match="is of step 3, not that of its folder"):
-        load_trained(elsewhere, CPU)
 
 
 def test_a_compressed_archive_is_refused(tmp_path):

@@ -65,7 +65,6 @@ TEN_STEPS = {
     "micro_batch_tokens": 32,
     "max_tokens": 640,
     "warmup_steps": 2,
-    "keep_weights_at": [],
     "peak_lr": 0.1,
     "min_lr": 0.01,
     "numerics": "exact",
@@ -82,7 +81,6 @@ def train_params(**changes):
     ("name", "values"),
     [
         ("warmup_steps", [0, 9]),  # of 10 steps
-        ("keep_weights_at", [[0, 640], [640]]),
         ("min_lr", [0, 0.1]),
         ("micro_batch_tokens", [16, 64]),
         ("batch_tokens", [32, 96]),
@@ -101,7 +99,6 @@ def test_the_limits_of_a_value_are_accepted(name, values):
     ("name", "values"),
     [
         ("warmup_steps", [10]),  # of 10 steps
-        ("keep_weights_at", [[641], [0, 641], [-1]]),
         ("min_lr", [-0.01, 0.11]),
         ("micro_batch_tokens", [8, 40]),
         ("batch_tokens", [48, 16]),
@@ -135,13 +132,11 @@ def test_lengths_in_tokens_are_rounded_down_to_steps():
         max_tokens=64 * 11 - 1,
         eval_every_tokens=64 * 3 - 1,
         log_every_tokens=64 * 2 - 1,
-        keep_weights_at=[0, 63, 64 * 3 + 33],
     )
 
     assert params.max_steps == 10
     assert params.eval_every_steps == 2
     assert params.log_every_steps == 1
-    assert params.kept_weights_steps == {0, 3}
 
 
 def test_an_interval_has_one_step_at_least():

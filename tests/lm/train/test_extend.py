@@ -3,15 +3,11 @@
 import errno
 import os
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from lm.core.files import read_json, sha256_file
-from lm.model.weights import save_weights, step_name
 from lm.train import checkpoints
 from lm.train.checkpoints import (
     Checkpoint,
@@ -38,9 +34,9 @@ SHORT = 512 * 8
 LONG = 512 * 14
 
 
-def params(decay_begins: int, kept_weights_steps: Collection[int] = ()) -> SimpleNamespace:
+def params(decay_begins: int) -> SimpleNamespace:
     """Return the parameters that decide what a run can be extended from."""
-    return SimpleNamespace(decay_begins=decay_begins, kept_weights_steps=set(kept_weights_steps), schedule="wsd")
+    return SimpleNamespace(decay_begins=decay_begins, schedule="wsd")
 
 
 @pytest.fixture(scope="module")
@@ -188,12 +184,11 @@ def run(tmp_path) -> Path:
 
 @pytest.fixture
 def other(tmp_path) -> Path:
-    """A run whose rate falls from step 9 on: checkpoints of steps 4, 6, 9 and 10, and the weights of step 3."""
+    """A run whose rate falls from step 9 on: checkpoints of steps 4, 6, 9 and 10."""
     other = tmp_path / "other"
     describe_runs(other)
     for step in (4, 6, 9, 10):
         save_checkpoint(other, step, {"step": step}, {4, 6})
-    save_weights(other / "kept_weights" / step_name(3), {"a": torch.ones(2)}, {"best": {"step": 3}})
     return other
 
 
@@ -268,34 +263,6 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run, other, caps
 
     assert load_newest_checkpoint(run)["step"] == 4
     assert "warning: " in capsys.readouterr().err
-
-
-def test_kept_weights_of_the_steps_before_come_along(run, other):
-    """The run itself keeps the weights of the step from which it goes on, and of later steps."""
-    extend(run, "same", params(7, {3, 6, 10}))
-
-    assert load_newest_checkpoint(run)["step"] == 6
-    (kept,) = (run / "kept_weights").iterdir()
-    assert kept.name == step_name(3)
-    record = read_json(kept / "model.json")
-    assert record["fingerprint"] == "run"
-    assert record["best"]["sha256"] == sha256_file(kept / "best_model_params.pt")
-
-
-def test_a_run_that_lacks_weights_to_keep_is_not_extended(run, other, capsys):
-    extend(run, "same", params(7, {2}))
-
-    assert load_newest_checkpoint(run) is None
-    assert "not extended from there" in capsys.readouterr().err
-
-
-def test_a_run_whose_kept_weights_are_damaged_is_not_extended(run, other, capsys):
-    flip(other / "kept_weights" / step_name(3) / "best_model_params.pt")
-
-    extend(run, "same", params(7, {3}))
-
-    assert load_newest_checkpoint(run) is None
-    assert "not extended from there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("record", ["{}", "[]", '{"sha256": 3}'])

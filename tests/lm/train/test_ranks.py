@@ -205,7 +205,6 @@ def read_outputs() -> dict[str, bytes]:
         "data/models/best_model_params.pt",
         "data/models/last_model_params.pt",
         "data/models/model.json",
-        "data/models/kept_weights/step-000000003/best_model_params.pt",
         TRAINING_CURVE,
         VALIDATION_CURVE,
     ]
@@ -227,7 +226,6 @@ def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, numb
         "train.batch_tokens": 96,
         "train.max_tokens": 96 * steps,
         "train.eval_every_tokens": 48 * steps,
-        "train.keep_weights_at": [96 * 3],
         "train.sampled_vocab_size": 25,  # of 50; a micro-batch has fewer
     }
     workspace.change(**settings)
