@@ -63,6 +63,7 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.csv", b"\n\ntext\none\n", {}, ["one"]),
         ("a.tsv", b"text\none, two\n", {}, ["one, two"]),
         ("a.csv", b"id,text\n1\n2,two\n", {}, ["two"]),
+        ("a.jsonl", b'"one"\n' + codecs.BOM_UTF8 + b'"two"\n', {"encoding": "UTF8"}, ["one", "two"]),
         ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one"]),
         ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\n', {"column": "a.b"}, ["one"]),
         ("a.json", b'{\n"a": {"b": "one"}\n}', {"column": "a.b"}, ["one"]),

@@ -88,7 +88,8 @@ JUNK = {
     "min_alphanumeric_fraction": "-=+*/ #" * 40,
     "max_repeated_line_fraction": "the same line again\n" * 30 + "another line",
 }
-NEAR_DUPLICATE = edited(DOCUMENTS[1])  # of a document of validation
+# Of a document of validation, with other spaces.
+NEAR_DUPLICATE = edited(DOCUMENTS[1]).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 @pytest.fixture

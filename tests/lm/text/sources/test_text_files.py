@@ -129,10 +129,17 @@ def test_rows_of_a_tsv_are_never_swallowed(tmp_path, content, sentence):
         documents(tmp_path / "a.tsv")
 
 
-def test_invalid_bytes_of_a_tsv_are_counted_once(tmp_path):
-    (tmp_path / "a.tsv").write_bytes(b"id\ttext\n1\tlong enough for one bad \xff byte\n")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", b"id\ttext\n1\tlong enough for one bad \xff byte\n"),
+        ("a.json", b'{"text": "long enough for one bad \xff byte"}\n'),
+    ],
+)
+def test_invalid_bytes_are_counted_once(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
 
-    file = TextFile(tmp_path / "a.tsv", "text", None, "utf-8")
+    file = TextFile(tmp_path / name, "text", None, "utf-8")
 
     assert list(file.documents()) == ["long enough for one bad \ufffd byte"]
     assert file.num_replaced == 1
