@@ -1,86 +1,40 @@
-"""What src and extras never do: unpickle, run remote code, or give a string to a shell."""
+"""What src and extras never do, beside what ruff finds: unpickle through a library, or run remote code."""
 
 import ast
 
-import pytest
-
 from support import ROOT
 
-FILES = sorted(
-    path for folder in ("src", "extras") for path in (ROOT / folder).rglob("*.py") if "tests" not in path.parts
-)
-NEVER_CALLED = {
-    "pickle.load",
-    "pickle.loads",
-    "pickle.Unpickler",
-    "dill.load",
-    "joblib.load",
-    "marshal.loads",
-    "yaml.load",
-    "eval",
-    "exec",
-    "os.system",
-    "os.popen",
-}
-NEVER_TRUE = {"shell", "trust_remote_code", "allow_pickle"}  # options
-
-
-def unsafe_calls(code: str) -> list[str]:
-    """Return the calls of a program that run, or may run, what they read."""
-    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    return [ast.unparse(call) for call in calls if is_unsafe(call)]
+FILES = [path for folder in ("src", "extras") for path in (ROOT / folder).rglob("*.py") if "tests" not in path.parts]
 
 
 def is_unsafe(call: ast.Call) -> bool:
+    """Return True for a call that runs, or may run, what it reads."""
     name = ast.unparse(call.func)
     options = {option.arg: ast.unparse(option.value) for option in call.keywords}
-    if name in NEVER_CALLED:
-        return True
-    if any(options.get(option) == "True" for option in NEVER_TRUE):
+    if "True" in (options.get("trust_remote_code"), options.get("allow_pickle")):
         return True
     if name == "torch.load":
         return options.get("weights_only") != "True"
     if name.split(".")[-1] == "YAML":
         return options.get("typ") not in ("'safe'", "'rt'")
-    return False
+    return name == "joblib.load"
 
 
 def test_no_call_is_unsafe():
     for path in FILES:
-        assert unsafe_calls(path.read_text()) == [], path
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "torch.load(f)",
-        "torch.load(f, weights_only=False)",
-        "pickle.load(f)",
-        "pickle.Unpickler(f)",
-        "np.load(f, allow_pickle=True)",
-        "yaml.load(f)",
-        "ruamel.yaml.YAML(typ='unsafe')",
-        "os.system(x)",
-        "subprocess.run(x, shell=True)",
-        "eval(x)",
-        "AutoModel.from_pretrained(x, trust_remote_code=True)",
-    ],
-)
-def test_unsafe_calls_are_detected(call):
-    assert unsafe_calls(call) == [call]
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Call) and is_unsafe(node)), (path, ast.unparse(node))
 
 
 def test_the_one_unpickler_refuses_every_class():
-    unpicklers = []
+    unpicklers = {}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases):
-                unpicklers.append((path.name, node))
+                unpicklers[path.name] = node
 
-    ((name, unpickler),) = unpicklers
-
-    assert name == "dumps.py"
-    (find_class,) = [item for item in unpickler.body if getattr(item, "name", "") == "find_class"]
-    *docstring, last = find_class.body
-    assert isinstance(last, ast.Raise)
-    assert len(docstring) <= 1
+    assert list(unpicklers) == ["dumps.py"]
+    methods = [item for item in unpicklers["dumps.py"].body if isinstance(item, ast.FunctionDef)]
+    (body,) = [method.body for method in methods if method.name == "find_class"]
+    assert isinstance(body[-1], ast.Raise)
+    assert len(body) <= 2  # a docstring before it

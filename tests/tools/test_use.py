@@ -1,13 +1,10 @@
 """`python src use`: recipes pass the check, train, keep comments; what is wrong writes nothing."""
 
-import contextlib
 import dataclasses
-import io
 import json
 import re
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -83,7 +80,6 @@ class Chosen:
     """What the parameters in the working directory select."""
 
     train: TrainParams
-    model: str  # its name in presets.yaml
     config: ModelConfig
 
     def plan(self, on_gpu: bool, micro_batch_tokens: int | None = None) -> Plan:
@@ -100,12 +96,10 @@ class Chosen:
 
 def read_chosen() -> Chosen:
     params = read_yaml("params.yaml")
-    name = params["model"]["name"]
-    model = read_yaml("presets.yaml")["models"][name]
+    model = read_yaml("presets.yaml")["models"][params["model"]["name"]]
     vocab_size = VOCABULARY[params["tokenizer"]["name"]]
     return Chosen(
         train=coerce(params["train"], TrainParams, "train", "params.yaml"),
-        model=name,
         config=ModelConfig(**model, vocab_size=vocab_size),
     )
 
@@ -113,62 +107,35 @@ def read_chosen() -> Chosen:
 # Recipes.
 
 
-@pytest.fixture(scope="module", params=RECIPES)
-def applied(request, tmp_path_factory) -> SimpleNamespace:
-    """What `use` prints and changes for a recipe, and what the parameters select then."""
-    folder = recipe_folder(tmp_path_factory.mktemp(request.param) / "repository")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_changes_its_values_says_so_and_keeps_all_else(folder, capsys, name):
+    recipe = values_of(name)
     before = state(folder)
     texts_before = texts_of(folder)
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.chdir(folder)
-        patch.delenv("DVC_ROOT", raising=False)
-        apply(request.param)
-        problems = find_all_problems()
-        chosen = read_chosen()
-    return SimpleNamespace(
-        name=request.param,
-        said=said.getvalue(),
-        before=before,
-        after=state(folder),
-        texts_before=texts_before,
-        texts_after=texts_of(folder),
-        problems=problems,
-        chosen=chosen,
-    )
 
+    apply(name)
 
-def test_a_recipe_passes_the_check(applied):
-    assert applied.problems == []
-
-
-def test_a_recipe_holds_only_values_that_differ_and_each_is_named(applied):
-    for file, values in values_of(applied.name).items():
+    # Every value is new, named, and valid.
+    said = capsys.readouterr().out
+    after = state(folder)
+    for file, values in recipe.items():
         for key, value in values.items():
-            assert applied.after[file][key] == value, key
-            assert applied.before[file].get(key, "none") != value, key
+            assert after[file][key] == value, key
+            assert before[file].get(key, "none") != value, key
             entry = ".".join(key.split(".")[:2])
-            assert f"{file}: {key}  " in applied.said or f"{file}: {entry}  is new" in applied.said, key
+            assert f"{file}: {key}  " in said or f"{file}: {entry}  is new" in said, key
+    assert said.splitlines()[-2:] == ["next: dvc exp run", "undo: make back"]
+    assert find_all_problems() == []
 
-
-def test_use_ends_with_the_next_command_and_the_one_that_undoes_it(applied):
-    assert applied.said.splitlines()[-2:] == ["next: dvc exp run", "undo: make back"]
-
-
-def test_a_recipe_keeps_all_other_lines(applied):
-    recipe = values_of(applied.name)
-
-    for file, text in applied.texts_before.items():
-        lines_after = applied.texts_after[file].splitlines()
+    # All other lines and all comments stay, in their order.
+    texts_after = texts_of(folder)
+    for file, text in texts_before.items():
+        lines_after = texts_after[file].splitlines()
         replaced = [line for line in text.splitlines() if line not in lines_after]
-        changed_values = [key for key in recipe.get(file, {}) if key in applied.before[file]]
+        changed_values = [key for key in recipe.get(file, {}) if key in before[file]]
         assert len(replaced) == len(changed_values), replaced
-
-
-def test_a_recipe_keeps_all_comments_in_their_order(applied):
-    comments_after = iter(comments(applied.texts_after))
-
-    for comment in comments(applied.texts_before):
+    comments_after = iter(comments(texts_after))
+    for comment in comments(texts_before):
         assert comment in comments_after
 
 
@@ -222,56 +189,36 @@ def test_a_model_is_fine_tuned_as_its_recipe_says(folder):
 # What the comments of recipes say.
 
 
-def is_for_gpu(recipe: str) -> bool:
-    return "GPU" in comment_of(recipe)["For"]
-
-
-def test_the_comment_of_a_recipe_has_the_memory_of_its_plan(applied):
-    said = comment_of(applied.name)
-    assert {"For", "Time", "Memory", "Run"} <= set(said)
-
-    plan = applied.chosen.plan(is_for_gpu(applied.name))
-
-    (memory_gib,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
-    assert float(memory_gib) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)
-
-
 # How a comment names the memory of a GPU in GB, and the factor of the recipe's micro-batch that it must hold.
 SIZES_OF_GPUS = [
     (r"a GPU of (\d+) (?:GB|to)", 1.0),
     (r"On (\d+) GB, halve train.micro_batch_tokens", 0.5),
     (r"with (\d+) GB, double it", 2.0),
 ]
-
-
-def test_a_recipe_fits_into_the_gpus_that_its_comment_names(applied):
-    said = comment_of(applied.name)
-    sentences = f"{said['For']} {said['Memory']}"
-
-    for pattern, factor in SIZES_OF_GPUS:
-        for gigabytes in re.findall(pattern, sentences):
-            micro_batch_tokens = int(applied.chosen.train.micro_batch_tokens * factor)
-            plan = applied.chosen.plan(is_for_gpu(applied.name), micro_batch_tokens)
-            assert plan.memory_bytes < float(gigabytes) * 1e9, (gigabytes, factor)
-
-
-def test_the_title_of_a_recipe_has_the_size_of_its_model(applied):
-    plan = applied.chosen.plan(is_for_gpu(applied.name))
-
-    for millions in re.findall(r"([\d.]+) M parameters", title_of(applied.name)):
-        assert float(millions) == pytest.approx(plan.num_parameters / 1e6, rel=0.01)
-
-
+TIME = r"estimated ([\d.]+) (minutes|hours) where \w+ GPU sustains (\d+) TFLOP/s \(([\d.]+e\d+) FLOP\)"
 SECONDS = {"minutes": 60, "hours": 3600}
 
 
-def test_the_comment_of_a_recipe_has_the_time_of_its_plan(applied):
-    pattern = r"estimated ([\d.]+) (minutes|hours) where \w+ GPU sustains (\d+) TFLOP/s \(([\d.]+e\d+) FLOP\)"
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_comment_of_a_recipe_has_the_size_memory_and_time_of_its_plan(folder, name):
+    said = comment_of(name)
+    on_gpu = "GPU" in said["For"]
 
-    plan = applied.chosen.plan(is_for_gpu(applied.name))
+    apply(name)
+    chosen = read_chosen()
+    plan = chosen.plan(on_gpu)
+
+    for millions in re.findall(r"([\d.]+) M parameters", title_of(name)):
+        assert float(millions) == pytest.approx(plan.num_parameters / 1e6, rel=0.01)
+    (memory_gib,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
+    assert float(memory_gib) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)
+    for pattern, factor in SIZES_OF_GPUS:
+        for gigabytes in re.findall(pattern, f"{said['For']} {said['Memory']}"):
+            smaller_or_larger = chosen.plan(on_gpu, int(chosen.train.micro_batch_tokens * factor))
+            assert smaller_or_larger.memory_bytes < float(gigabytes) * 1e9, (gigabytes, factor)
 
     flops = plan.flops_per_step * plan.max_steps
-    for duration, unit, tflops_per_s, said_flops in re.findall(pattern, comment_of(applied.name)["Time"]):
+    for duration, unit, tflops_per_s, said_flops in re.findall(TIME, said["Time"]):
         assert float(said_flops) == pytest.approx(flops, rel=0.02)
         seconds = flops / (float(tflops_per_s) * 1e12)
         assert float(duration) * SECONDS[unit] == pytest.approx(seconds, rel=0.06)
@@ -282,10 +229,7 @@ CARDS = re.findall(
     (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8"),
     re.M,
 )
-
-
-def test_the_page_about_gpus_names_cards():
-    assert {gigabytes for gigabytes, *_ in CARDS} == {"8", "12", "24", "80"}
+assert {gigabytes for gigabytes, *_ in CARDS} == {"8", "12", "24", "80"}
 
 
 @pytest.mark.parametrize(("gigabytes", "name", "micro_batch_tokens", "estimate_gib"), CARDS)
