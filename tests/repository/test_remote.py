@@ -101,19 +101,6 @@ def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
 
 
 @pytest.mark.slow
-def test_before_an_experiment_is_pulled_dvc_trains_again(colleague):
-    """Start from the commit before the results. DVC does not push the metrics and plots of a run."""
-    colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
-
-    refused = colleague.run("dvc", "repro", "--pull", check=False)
-
-    assert refused.returncode != 0
-    assert "a stage was started" in refused.stderr
-    for stage in ("fetch", "tokenize_train", "tokenize_val"):
-        assert f"Stage '{stage}' is cached" in refused.stdout
-
-
-@pytest.mark.slow
 def test_a_colleague_gets_an_experiment_without_a_run(author, colleague):
     colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
 
