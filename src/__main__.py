@@ -48,7 +48,6 @@ TOOLS_BY_GOAL = {
     },
     "tokenize and convert for other programs": {
         "convert": "extras.formats.convert",
-        "tokenize_data": "extras.formats.tokenize_data",
         "tokenize_cluster": "extras.tokenize_cluster.tokenize_cluster",
     },
 }

@@ -25,7 +25,6 @@ from lm.tokens.tokenfile import DTYPES, make_sidecar
 TOKENIZE_AGAIN = "restore the folder or tokenize again"
 META = "dump-meta_data.json"
 PROVENANCE = "dump-provenance.yaml"
-TOKENIZER = "tokenizer"
 DUMP_NAME = re.compile(r"dump-(\d+)\.pkl")
 
 
@@ -120,7 +119,7 @@ def dumps_stream(path: Path, pad_token: int | None) -> Stream:
 def replace_dumps(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder that becomes `path` on success; only a folder of dumps is ever replaced."""
     for name in sorted(entry.name for entry in path.iterdir()) if path.exists() else []:
-        if name not in (META, PROVENANCE, TOKENIZER) and not DUMP_NAME.fullmatch(name):
+        if name not in (META, PROVENANCE) and not DUMP_NAME.fullmatch(name):
             raise ParamsError(f"{path}: holds {name}, which does not belong to a dump folder; name another folder")
     with atomic_folder(path) as folder:
         yield folder
@@ -147,29 +146,20 @@ def write_dumps(
     seq_len: int,
     max_dump_size: int,
     pad_token: int,
-    min_sample_length: int = 1,
 ) -> dict:
     """Write a stream as samples of seq_len into an empty folder, at most max_dump_size per dump; return the provenance.
 
-    A shorter last sample is filled up with `pad_token` if it has at least min_sample_length tokens, else it
-    is left out and counted. `describe()` is called after the last chunk, as for write_tokens.
+    `pad_token` fills up a shorter last sample. `describe()` is called after the last chunk, as for write_tokens.
     """
     digest = hashlib.sha256()
-    left_out_tokens = 0
-    shortest = min(min_sample_length, seq_len)
 
-    def kept_samples() -> Iterator[np.ndarray]:
-        """Yield the samples that are long enough, and count the tokens of the others."""
-        nonlocal left_out_tokens
+    def hashed_samples() -> Iterator[np.ndarray]:
         for sample in cut_samples(chunks, seq_len):
-            if len(sample) < shortest:  # the last one
-                left_out_tokens = len(sample)
-                return
             digest.update(np.ascontiguousarray(sample, DTYPES[dtype]).data)
             yield sample
 
     entries = {}
-    samples = kept_samples()
+    samples = hashed_samples()
     for first in samples:
         path = folder / f"dump-{len(entries)}.pkl"
         num_samples = 0
@@ -186,7 +176,7 @@ def write_dumps(
             file.write(pickle.STOP)
         entries[path.name] = {"num_samples": num_samples, "num_tokens": num_tokens}
     if not entries:
-        raise DataError(f"{left_out_tokens} tokens; a sample must have at least {shortest}; take more text")
+        raise DataError("no token; the input must hold at least one")
     num_samples = sum(entry["num_samples"] for entry in entries.values())
     num_tokens = sum(entry["num_tokens"] for entry in entries.values())
     provenance = {
@@ -194,7 +184,6 @@ def write_dumps(
         "samples": num_samples,
         "pad_token": pad_token,
         "padding_tokens": num_samples * seq_len - num_tokens,
-        "left_out_tokens": left_out_tokens,
         "stream": make_sidecar(dtype, num_tokens, describe(), digest.hexdigest()),
         "files": {name: sha256_file(folder / name) for name in entries},
     }

@@ -217,7 +217,7 @@ def test_a_sidecar_of_another_number_of_tokens_is_refused(tmp_path):
 
 
 def write_own(folder, ids, max_dump_size=2):
-    """Write ids in samples of T, as tokenize_data does; return the provenance."""
+    """Write ids in samples of T; return the provenance."""
     chunks = np.array_split(np.array(ids, np.uint16), 3)
     with replace_dumps(folder) as temporary:
         return write_dumps(
