@@ -127,7 +127,8 @@ class Sampling:
         """
         if self.is_greedy:
             return logits.argmax(0, keepdim=True)
-        kept = filter_logits(logits / self.temperature, self.top_k, self.top_p, self.min_p)
+        divisor = torch.full_like(logits, self.temperature)  # a GPU multiplies by the reciprocal of a Python number
+        kept = filter_logits(logits / divisor, self.top_k, self.top_p, self.min_p)
         # torch.multinomial computes a logarithm, whose bits depend on the processor. Sums of float64 in a fixed order
         # do not. A GPU adds in another order, so with exact numerics the CPU computes the sums.
         p = exact.softmax(kept).cpu() if numerics == "exact" else kept.softmax(0)

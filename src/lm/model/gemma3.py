@@ -329,7 +329,10 @@ class Gemma3Model(Layer):
         log_factors = None
         if draws is not None and len(draws) < self.config.vocab_size:
             chosen, targets, log_factors = sample_vocabulary(targets, self.sampling_weights, draws)
-            entries = entries.index_select(0, chosen)  # threads add the gradient of entries[chosen] in any order
+            # torch adds the gradients of an entry that was drawn several times, on a GPU in any order. They are equal,
+            # because equal entries have equal factors, and the order of equal numbers changes no sum. So a factor must
+            # depend on its entry alone, not on the draw. With entries[chosen], threads of a CPU would use any order.
+            entries = entries.index_select(0, chosen)
         return self.cross_entropy(h, entries, targets, rows, log_factors)
 
     def loss_rows(self, h: Tensor) -> int:

@@ -18,8 +18,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lm.evaluate.generation import Sampling
 from lm.exact.threads import set_num_threads
 from lm.model.gemma3 import Gemma3Model, ModelConfig
+from lm.model.sampled_softmax import sample_vocabulary
 from lm.tokens.windows import TokenWindows
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
@@ -40,7 +42,7 @@ EXACT = {
         div mul mul_ neg reciprocal round sub""",
     "in float64, rounded to float32, which hides the last bit": "cos sin",
     "places": "embedding index index_fill index_select",
-    "additions to places, one after the other": "index_add",
+    "additions to places, of equal numbers, so that their order is free": "index_add",
 }
 REVIEWED = {name for names in EXACT.values() for name in names.split()}
 
@@ -58,6 +60,8 @@ class Operations(TorchDispatchMode):
             name += " with alpha"
         if name in ("sum", "cumsum") and args[0].is_floating_point():  # the order of the additions is not defined
             name += " of floats"
+        if name.startswith("div") and not isinstance(args[1], torch.Tensor):  # a GPU multiplies by its reciprocal
+            name += " by a number"
         self.names.add(name)
         return func(*args, **(kwargs or {}))
 
@@ -157,8 +161,47 @@ def test_sums_of_floats_and_joined_operations_are_told_apart():
         one.add_(one, alpha=0.5)
         one.sum()
         one.long().sum()
+        one / 3
 
-    assert found.names == {"add_ with alpha", "sum of floats", "sum", "_to_copy"}
+    assert found.names == {"add_ with alpha", "sum of floats", "sum", "_to_copy", "div by a number"}
+
+
+def test_a_draw_divides_as_a_gpu_would():
+    sampling = Sampling(temperature=0.8, top_k=3)
+
+    with Operations() as found:
+        sampling.draw(torch.ones(8), torch.zeros(1), "exact")
+
+    assert "div" in found.names
+    assert "div by a number" not in found.names
+
+
+def test_an_entry_that_is_drawn_several_times_has_as_many_equal_gradients():
+    """Their sum is exact in any order, and a GPU adds them in any."""
+    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), "exact")
+    model.init_weights(torch.Generator().manual_seed(1))
+    model.sampling_weights[30] = 40  # about half of all odds
+    ids = torch.arange(16).view(1, -1)
+    draws = torch.linspace(0, 0.99, 40, dtype=torch.float64)
+    chosen, _, _ = sample_vocabulary(ids.flatten(), model.sampling_weights, draws)
+    gradients = []
+    cross_entropy = model.cross_entropy
+
+    def record_gradients(h, entries, *others):
+        entries.register_hook(gradients.append)
+        return cross_entropy(h, entries, *others)
+
+    model.cross_entropy = record_gradients
+
+    model.loss(ids, ids, draws).backward()
+
+    (gradient,) = gradients
+    repeated, counts = chosen.unique(return_counts=True)
+    assert counts.max() > 2
+    for entry in repeated[counts > 1]:
+        rows = gradient[chosen == entry]
+        assert rows.any()
+        assert torch.equal(rows, rows[:1].expand_as(rows)), entry
 
 
 @pytest.fixture
