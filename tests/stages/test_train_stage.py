@@ -515,6 +515,7 @@ def test_patience_stops_the_run_early(workspace, capsys):
         warmup_steps=0,
         eval_every_tokens=BATCH_TOKENS,
         divergence_nats=None,
+        sampled_vocab_size=25,
     )
 
     train()
@@ -524,7 +525,7 @@ def test_patience_stops_the_run_early(workspace, capsys):
     assert steps < 20
     assert f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
     assert record["training"]["epochs"] == steps * BATCH_TOKENS / 3000, "those of the run, not of the plan"
-    flops = flops_per_token(ModelConfig(**record["config"]), 32)["total"]
+    flops = flops_per_token(ModelConfig(**record["config"]), 32, sampled_vocab_size=25)["total"]
     assert record["training"]["training_flops"] == pytest.approx(flops * steps * BATCH_TOKENS)
     assert read_json(Path("metrics/train.json"))["tokens_seen"] == steps * BATCH_TOKENS
 

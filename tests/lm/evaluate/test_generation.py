@@ -306,6 +306,13 @@ def test_packed_weights_that_change_are_packed_again():
     assert torch.equal(after, -before)
 
 
+def test_weights_that_were_made_in_inference_mode_draw_the_same_ids():
+    with torch.inference_mode():
+        model = exact_model()
+
+    assert sample(model, 5) == sample(exact_model(), 5)
+
+
 def test_two_texts_of_a_model_may_be_generated_at_once():
     model = exact_model()
     first_alone = sample(model, 6, seed=0)
@@ -393,6 +400,20 @@ def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, scale, 
     frequencies = torch.bincount(torch.tensor(drawn), minlength=4) / 4000
     expected = filter_logits(logits / temperature, top_k=top_k).softmax(0)
     assert (frequencies - expected).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+def test_ids_after_a_likely_one_are_drawn_however_rare_they_are(numerics):
+    """In float32 the sums after the first entry would be equal."""
+    logits = torch.full((100,), -20.0)
+    logits[0] = 0
+    p = exact.softmax(logits) if numerics == "exact" else logits.softmax(0)
+    ends = list(itertools.accumulate(p.tolist()))
+
+    for wanted in (1, 50, 99):
+        middle = (ends[wanted - 1] + ends[wanted]) / 2
+        point = torch.tensor([middle / ends[-1]], dtype=torch.float64)
+        assert int(Sampling().draw(logits, point, numerics)) == wanted
 
 
 @pytest.mark.parametrize(

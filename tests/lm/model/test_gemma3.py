@@ -400,6 +400,20 @@ def test_the_output_of_each_block_is_scaled_at_first():
     assert model.norm.weight.count_nonzero() == 0
 
 
+def test_a_norm_under_autocast_is_rounded_once():
+    x = torch.randn(64, 32, generator=seeded(0))
+    weight = torch.randn(32, generator=seeded(1))
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found = kernels.rms_norm(x, weight, 1e-6)
+
+    wide = x.double()
+    normalized = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    wanted = (normalized * (1 + weight.double())).bfloat16()
+    differs = found != wanted
+    assert differs.float().mean() < 0.01  # float32 may be on the other side of the middle of two bfloat16 numbers
+
+
 # The loss.
 
 

@@ -174,6 +174,17 @@ def test_orthogonalized_updates_are_those_in_float64(numerics, most):
     assert ((singular_values - 1).abs() < 0.4).all()
 
 
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+def test_a_small_update_is_orthogonalized_as_a_large_one(numerics):
+    update = draw((1, 20, 200), 0)
+    of_norm_one = update / update.norm()
+
+    large = orthogonalize(of_norm_one, torch.float32, numerics)
+    small = orthogonalize(of_norm_one * 1e-3, torch.float32, numerics)
+
+    assert (small - large).norm() < 1e-3 * large.norm()
+
+
 class Operations(TorchDispatchMode):
     """Count the operations of torch that are called, each of which launches a kernel or more on a GPU."""
 
