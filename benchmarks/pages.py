@@ -8,7 +8,6 @@ them are what FRAGMENTS[NAME] returns. `--check` writes nothing and ends with 1 
 
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 
 import exact_order
@@ -29,14 +28,11 @@ def parameters() -> str:
 
 
 def commands() -> str:
-    """docs/reference.md: a heading for each goal, and below it one for each command, with a list of its arguments."""
+    """docs/reference.md: a table for each goal, with what each command does and the names of its arguments."""
     lines = []
     for goal, commands_of_goal in reference.commands().items():
-        lines += [f"## Commands: {goal}", ""]
-        for command in commands_of_goal:
-            lines += [f"### {command.name}", "", textwrap.fill(command.does, 120), ""]
-            lines += [f"- {argument}" for argument in command.arguments]
-            lines += [""] if command.arguments else []
+        rows = [(f"`{command.name}`", command.does, " ".join(command.arguments)) for command in commands_of_goal]
+        lines += [f"## Commands: {goal}", "", table("command | does | arguments", rows), ""]
     return "\n".join(lines)
 
 

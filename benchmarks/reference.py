@@ -148,7 +148,7 @@ def show(value) -> str:
 
 
 class Command(typing.NamedTuple):
-    """A command: its name, the first line of its docstring, and a line of Markdown for each argument."""
+    """A command: its name, the first line of its docstring, and the names of its arguments."""
 
     name: str
     does: str
@@ -164,11 +164,8 @@ def commands() -> dict[str, list[Command]]:
 
 def describe(name: str, module: str) -> Command:
     """Return the command that the `main` of a module is."""
-    lines = []
-    for (argument, meaning), owners in arguments(parser_of(module)).items():
-        only_of = f" ({', '.join(owners)})" if owners else ""
-        lines.append(f"{argument}{only_of}: {meaning}")
-    return Command(name, sys.modules[module].__doc__.partition("\n")[0], lines)
+    names = arguments(parser_of(module))
+    return Command(name, sys.modules[module].__doc__.partition("\n")[0], names)
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
@@ -185,20 +182,16 @@ def parser_of(module: str) -> argparse.ArgumentParser:
     return parsers[0]
 
 
-def arguments(parser: argparse.ArgumentParser) -> dict[tuple[str, str], list[str]]:
-    """Return (name and values of an argument, what it is for) → the subcommands that have it."""
-    found: dict[tuple[str, str], list[str]] = {}
+def arguments(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the arguments of a command and its subcommands, in Markdown; reject one without a help text."""
+    found: list[str] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for name, own in action.choices.items():
-                for argument in arguments(own):
-                    found.setdefault(argument, []).append(name)
+            for subparser in action.choices.values():
+                found += [argument for argument in arguments(subparser) if argument not in found]
         elif not isinstance(action, argparse._HelpAction):
             if not action.help:
                 sys.exit(f"error: {parser.prog}: {action.dest} has no help text")
             name = max(action.option_strings, key=len, default=action.metavar or action.dest)
-            choices = f" {'|'.join(action.choices)}" if action.choices else ""
-            needed = " (required)" if action.option_strings and action.required else ""
-            meaning = parser._get_formatter()._expand_help(action)
-            found[f"`{name}{choices}`{needed}", meaning] = []
+            found.append(f"`{name}`")
     return found
