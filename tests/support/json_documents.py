@@ -22,7 +22,19 @@ def documented(schema: str) -> dict[str, set[str]]:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     after_heading = page.split(f"\n## {schema}\n")[1]
     section = after_heading.split("\n## ")[0]
-    return {key: set(types.split(" or ")) for key, types in ROW.findall(section)}
+    types_of = {key: set(types.split(" or ")) for key, types in ROW.findall(section)}
+
+    # The keys of each interval.
+    for key, types in list(types_of.items()):
+        if types == {"interval"}:
+            types_of[key], prefix = {"object"}, key
+        elif types == {"list of intervals"}:
+            types_of[key], prefix = {"list"}, f"{key}[]"
+        else:
+            continue
+        types_of |= {f"{prefix}.{name}": types for name, types in documented("interval").items()}
+    return types_of
+
 
 
 def read_document(text: str) -> dict:
