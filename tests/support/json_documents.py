@@ -36,7 +36,6 @@ def documented(schema: str) -> dict[str, set[str]]:
     return types_of
 
 
-
 def read_document(text: str) -> dict:
     """Read standard output as one JSON document with finite numbers."""
 
