@@ -1,13 +1,13 @@
 """Run a tool: `python src verify` calls `main` of src/tools/verify/cli.py."""
 
 import ast
-import importlib
 import sys
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before a tool loads torch
 
 from lm.core.errors import exit_with_status
+from lm.core.start import import_module
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
 
     sys.path.insert(0, str(ROOT))  # for `import extras.…`, before what PYTHONPATH names
     try:
-        tool = importlib.import_module(TOOLS[argv[0]])
+        tool = import_module(TOOLS[argv[0]])
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in ("lm", "tools", "extras"):

@@ -16,6 +16,11 @@ from typing import NamedTuple
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
+from lm.core.start import start_stage
+
+if __name__ == "__main__":
+    sys.exit(start_stage(__file__))  # which imports this file
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +28,7 @@ from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import PARQUET, atomic_folder, output_lock, write_json
+from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.text.documents import Text, is_mixture, open_texts
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
@@ -167,6 +173,7 @@ def main(argv: list[str]) -> None:
     }.items():
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     args = parser.parse_args(argv)
+    inputs = StageInputs("audit")
 
     # Open the token files and the text, and check that they and the tokenizer belong together.
     train = open_tokens(args.train)
@@ -205,6 +212,7 @@ def main(argv: list[str]) -> None:
             **describe_rows(manifest),
         }
         write_json(folder / "details.json", card)
+        inputs.check_unchanged()
 
     # Write the two headline metrics, and print a summary.
     fraction = contamination["contaminated_fraction"]
@@ -215,7 +223,3 @@ def main(argv: list[str]) -> None:
     say(f"{num_copies} of {len(utf8_bytes)} validation documents are also in train; {contaminated}")
     for warning in warnings_about_validation(num_copies, fraction, utf8_bytes):
         say(f"warning: {warning}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

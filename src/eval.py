@@ -17,12 +17,18 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
 
+from lm.core.start import start_stage
+
+if __name__ == "__main__":
+    sys.exit(start_stage(__file__))  # which imports this file
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import PARQUET, atomic_folder, output_lock, read_parquet, write_csv, write_json, write_text
+from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, SOURCES
@@ -136,6 +142,7 @@ def main(argv: list[str]) -> None:
     """Evaluate the best model of a training run."""
     start_s = time.perf_counter()
     paths = parse_paths(argv)
+    inputs = StageInputs("eval")
 
     # Read the parameters.
     params = read_params()
@@ -188,6 +195,7 @@ def main(argv: list[str]) -> None:
         details |= {"samples": summarize_samples(measures)}
 
         # Write everything.
+        inputs.check_unchanged()
         pq.write_table(pa.table(documents), evaluation / "document_losses.parquet", **PARQUET)
         write_json(evaluation / "samples.json", record_of_samples)
         write_text(evaluation / "samples.md", to_markdown(record_of_samples))
@@ -195,7 +203,3 @@ def main(argv: list[str]) -> None:
         write_csv(paths.plots / "loss_by_position.csv", ["context_tokens", "nats_per_token", "tokens"], by_position)
         write_json(paths.metrics / "eval.json", metrics_of(details))
     say(f"{summary_line(details)}; evaluation took {time.perf_counter() - start_s:.0f} s")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,9 +17,15 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
+from lm.core.start import start_stage
+
+if __name__ == "__main__":
+    sys.exit(start_stage(__file__))  # which imports this file
+
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import atomic_folder, output_lock, scratch_folder
 from lm.core.git import git
+from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
@@ -141,6 +147,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--raw", type=Path, required=True, help="folder to write")
     args = parser.parse_args(argv)
 
+    # Link the user's own text into a copy of the repository, which lacks it. Fix what the stage reads.
+    local_path = Path(read_section(PARAMS, "local", LocalPath).path)
+    link_into_copy(local_path)
+    inputs = StageInputs("fetch")
+
     # Read the rules, and the source or those of a mixture.
     source = read_section(PARAMS, "data.source", str)
     name = read_section(PARAMS, "selection.name", str)
@@ -152,9 +163,7 @@ def main(argv: list[str]) -> None:
         chosen = {source: read_source(source)}
         weights = None
 
-    # Find the user's own text, and keep it out of Git.
-    local_path = Path(read_section(PARAMS, "local", LocalPath).path)
-    link_into_copy(local_path)
+    # Keep the user's own text out of Git.
     reject_text_git_would_take(local_path)
 
     # Fetch into temporary folders; data/raw appears when everything is there.
@@ -168,8 +177,5 @@ def main(argv: list[str]) -> None:
         # Filter, mix and write the documents.
         parts = parts_of_mixture(found, weights) if weights else parts_of_source(source, *found[source])
         manifest = compose(folder, source, parts, weights, name, rules)
+        inputs.check_unchanged()
     report(manifest)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

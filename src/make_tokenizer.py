@@ -10,8 +10,14 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before transformers loads torch
 
+from lm.core.start import start_stage
+
+if __name__ == "__main__":
+    sys.exit(start_stage(__file__))  # which imports this file
+
 from lm.core.errors import exit_with_status
 from lm.core.files import atomic_folder, output_lock
+from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
@@ -42,6 +48,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--raw", type=Path, required=True, help="folder of the text and its manifest")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder to write")
     args = parser.parse_args(argv)
+    inputs = StageInputs("make_tokenizer")
 
     # Read the selected preset.
     name = read_section(PARAMS, "tokenizer.name", str)
@@ -59,9 +66,6 @@ def main(argv: list[str]) -> None:
             path = Path(read_section(PARAMS, "tokenizer.path", str))
             of_model = path / "tokenizer"
             meta = write_from_folder(folder, of_model if of_model.exists() else path)
+        inputs.check_unchanged()
 
     say(f"{args.tokenizer}: {name}, {meta['vocab_size']:,} entries, {meta['dtype']}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

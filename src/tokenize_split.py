@@ -18,8 +18,14 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before NumPy
 
+from lm.core.start import start_stage
+
+if __name__ == "__main__":
+    sys.exit(start_stage(__file__))  # which imports this file
+
 from lm.core.errors import exit_with_status
 from lm.core.files import output_lock
+from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, RUNTIME, SOURCES
@@ -56,6 +62,7 @@ class TokenWriter:
     tokenizer: Tokenizer
     out: Path
     file_check: Future
+    inputs: StageInputs
 
     def write(self, encoded: Encoded) -> dict:
         """Write the ids and then, if the text is undamaged, the sidecar; return the sidecar."""
@@ -65,12 +72,15 @@ class TokenWriter:
         return write_tokens(self.out, ids, self.tokenizer.meta["dtype"], lambda: self._describe(counts))
 
     def _describe(self, counts: TextCounts) -> dict:
-        """Return the entries of the sidecar about the text. Raise IntegrityError if its file is damaged."""
+        """Return the entries of the sidecar about the text. Raise IntegrityError if an input is damaged or changed."""
         self.file_check.result()
+        self.inputs.check_unchanged()
         return counts.sidecar_entries(self.tokenizer, self.text.slice, self.text.source)
 
 
-def tokenize_slice(raw: Path, folder: Path, text_slice: Slice, out: Path, runtime: TokenizeRuntime) -> tuple[dict, str]:
+def tokenize_slice(
+    raw: Path, folder: Path, text_slice: Slice, out: Path, runtime: TokenizeRuntime, inputs: StageInputs
+) -> tuple[dict, str]:
     """Write the tokens of a slice of `raw`, by the tokenizer of `folder`, to `out`, and its sidecar.
 
     Return the sidecar, and the name of the encoder.
@@ -78,7 +88,7 @@ def tokenize_slice(raw: Path, folder: Path, text_slice: Slice, out: Path, runtim
     text = Text(raw, open_manifest(raw), text_slice)
     with hash_beside(text) as file_check:
         tokenizer = load_tokenizer(folder)
-        writer = TokenWriter(text, tokenizer, out, file_check)
+        writer = TokenWriter(text, tokenizer, out, file_check, inputs)
 
         # Encode with gigatoken, which is faster.
         gigatoken = open_gigatoken(tokenizer)
@@ -116,6 +126,7 @@ def main(argv: list[str]) -> None:
     add("--tokenizer", type=Path, required=True, help="folder of the tokenizer")
     add("--tokens", type=Path, required=True, help="token file to write, X.bin; X.json is written beside it")
     args = parser.parse_args(argv)
+    inputs = StageInputs("tokenize_train" if args.split == "train" else "tokenize_val")
 
     # Read the slice and how the work is done on this machine.
     text_slice = read_slice(args.split)
@@ -123,7 +134,7 @@ def main(argv: list[str]) -> None:
 
     # Encode the documents and write the token file and its sidecar.
     with output_lock(args.tokens):
-        meta, encoder = tokenize_slice(args.raw, args.tokenizer, text_slice, args.tokens, runtime)
+        meta, encoder = tokenize_slice(args.raw, args.tokenizer, text_slice, args.tokens, runtime, inputs)
 
     # Report what the tokenizer loses, and the counts.
     if lost := lossy_fractions(meta):
@@ -133,7 +144,3 @@ def main(argv: list[str]) -> None:
         say(f"warning: {args.tokens}: {found}; {LOSSY}; {advice}", file=sys.stderr)
     bytes_per_token = meta["utf8_bytes"] / meta["tokens"]
     say(f"{args.tokens}: {meta['tokens']:,} tokens, {bytes_per_token:.2f} bytes per token; encoded by {encoder}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

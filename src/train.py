@@ -15,10 +15,16 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
 
+from lm.core.start import start_stage
+
+if __name__ == "__main__":
+    sys.exit(start_stage(__file__))  # which imports this file
+
 import torch
 
 from lm.core.errors import DivergedError, exit_with_status
 from lm.core.files import output_lock
+from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.exact.threads import ThreadTuner
 from lm.model import machine
@@ -67,18 +73,19 @@ def parse(argv: list[str]) -> Arguments:
 def main(argv: list[str]) -> None:
     """Train as the flags say, or publish the results of a run that is already done."""
     arguments = parse(argv)
+    inputs = StageInputs("train")
     runtime = read_runtime()
     if runtime.keep_freed_memory:
         machine.keep_freed_memory()
     with preflight.explain_out_of_memory():
         world = ranks.world_from_environment()
         if world.world_size > 1:
-            run_rank(arguments, runtime, world)
+            run_rank(arguments, inputs, runtime, world)
         else:
-            run_stage(arguments, runtime, argv)
+            run_stage(arguments, inputs, runtime, argv)
 
 
-def run_stage(arguments: Arguments, runtime: TrainRuntime, argv: list[str]) -> None:
+def run_stage(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, argv: list[str]) -> None:
     """Check the inputs, train in this process or in the ranks that it starts, and publish the results."""
     num_processes = runtime.num_processes
     planned = World(world_size=num_processes, local_world_size=num_processes)
@@ -88,6 +95,7 @@ def run_stage(arguments: Arguments, runtime: TrainRuntime, argv: list[str]) -> N
 
     # One process at a time writes an output or a run folder.
     folder = run.folder
+    inputs.check_unchanged()  # the folder has the name of the code that runs
     with output_lock(arguments.models), output_lock(folder, wait=True):
         checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
         if (folder / "done").exists():
@@ -101,19 +109,22 @@ def run_stage(arguments: Arguments, runtime: TrainRuntime, argv: list[str]) -> N
         else:
             train(run, arguments, runtime, SINGLE_PROCESS, device)
         if arguments.until is None:
+            inputs.check_unchanged()
             publish(folder / "done", arguments.models, arguments.metrics, arguments.plots)
 
 
-def run_rank(arguments: Arguments, runtime: TrainRuntime, world: World) -> None:
+def run_rank(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, world: World) -> None:
     """Train as one of several ranks; they neither read whole token files, nor take locks, nor publish results."""
     if launcher.is_rank_of_launcher():
         launcher.stop_with_launcher()
     params = read_params()
     device = preflight.check_run(params, world)
     run = Run.read(arguments.files, params, is_verified=True)
-    if (run.folder / "done").exists():
+    folder = run.folder
+    inputs.check_unchanged()  # the folder has the name of the code that runs
+    if (folder / "done").exists():
         if world.is_main:
-            say(f"this run is already finished: `dvc repro` copies its results from {run.folder}")
+            say(f"this run is already finished: `dvc repro` copies its results from {folder}")
         return
     with ranks.joined(world, device, runtime.timeout_s):
         train(run, arguments, runtime, world, device)
@@ -242,7 +253,3 @@ def save_checkpoint(training: Training, writer: CheckpointWriter, waits: bool) -
             writer.wait()
     state.world.all_reduce_max(0)  # wait for the main rank
     state.count_seconds("saving")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -198,8 +198,8 @@ def note_reads(folder: Path, notes: Path) -> None:
     sys.addaudithook(note)
 
 
-# Of these files dvc.yaml lists sections, or nothing: runtime.yaml decides no byte.
-NOT_LISTED = {"params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"}
+# Of these files dvc.yaml lists sections, or nothing: runtime.yaml decides no byte. Stages read what dvc.yaml lists.
+NOT_LISTED = {"dvc.yaml", "params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"}
 
 
 def is_hidden(name: str) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import tokenize_split
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file
+from lm.core.inputs import StageInputs
 from lm.text.documents import open_text
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
@@ -23,6 +24,7 @@ from support.texts import make_texts
 from tokenize_split import tokenize_slice
 
 WHOLE = Slice("text", 0, None)
+INPUTS = StageInputs("tokenize_train")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path, dam
     damage(path)
 
     with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}, the manifest says"):
-        tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", TokenizeRuntime(1, 1000))
+        tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", TokenizeRuntime(1, 1000), INPUTS)
 
     assert not list(tmp_path.glob("*x.*"))
 
@@ -74,7 +76,7 @@ def test_the_ids_are_those_of_each_document_for_any_workers_and_chunks(
     raw, folder, texts = folders
     out = tmp_path / "x.bin"
 
-    meta, found_encoder = tokenize_slice(raw, folder, WHOLE, out, TokenizeRuntime(num_processes, chunk_chars))
+    meta, found_encoder = tokenize_slice(raw, folder, WHOLE, out, TokenizeRuntime(num_processes, chunk_chars), INPUTS)
 
     assert found_encoder.startswith(encoder)
     tokenizer = load_tokenizer(folder)
@@ -116,10 +118,10 @@ def panics_at_its_second_call():
 def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, failing_encoder):
     raw, tokenizer, _ = folders
     runtime = TokenizeRuntime(2, 1000)
-    expected, _ = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "expected.bin", runtime)
+    expected, _ = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "expected.bin", runtime, INPUTS)
     monkeypatch.setattr(Gigatoken, "encode_texts", failing_encoder())
 
-    meta, encoder = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", runtime)
+    meta, encoder = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", runtime, INPUTS)
 
     assert encoder == "the tokenizer itself"
     assert "warning: gigatoken: " in capsys.readouterr().err

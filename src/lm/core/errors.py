@@ -17,6 +17,8 @@ from lm.core.paths import repository_root
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
 REPAIR = "run `python src verify --cache`, which names the command that repairs it"
 
+INTERRUPTED = "interrupted; run the same command again"
+STDOUT = "standard output"  # as the name of a file
 
 # What to do after an error of the system.
 REMEDIES = {
@@ -149,32 +151,28 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
     def wrapped(argv: list[str] | None = None) -> int:
         """Run `main` with the arguments, by default those of the process; return the exit status."""
         argv = list(sys.argv[1:] if argv is None else argv)
-        cause = error = None
-        status = 0
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
+
+        # Run, and write what standard output still holds.
+        status = 0
+        raised = None
         try:
             reject_lost_experiment()
             answer = main([argument for argument in argv if argument != "--debug"])
             status = answer if type(answer) is int else 0
-        except KeyboardInterrupt as raised:
-            cause = raised
-            error = Interrupted(signal.SIGINT, "interrupted; run the same command again")
-        except UserError as raised:
-            cause = error = raised
-        except MemoryError as raised:
-            cause = raised
-            error = EnvironmentFailure(f"out of memory: {raised or 'an allocation failed'}")
-        except OSError as raised:
-            cause = raised
-            error = EnvironmentFailure(describe_os_error(raised))
-        is_broken_pipe = isinstance(cause, BrokenPipeError)
-        if _output_is_closed("\n" if is_broken_pipe else "") and (error is None or is_broken_pipe):
-            return 128 + signal.SIGPIPE
-        if error is None:
+        except (KeyboardInterrupt, MemoryError, OSError, UserError) as error:
+            raised = error
+        raised = _flush_output(raised)
+
+        # Print the error.
+        if raised is None:
             return status
+        if isinstance(raised, BrokenPipeError) and raised.filename == STDOUT:
+            return 128 + signal.SIGPIPE
         if "--debug" in argv:
-            traceback.print_exception(cause)
+            traceback.print_exception(raised)
+        error = _as_user_error(raised)
         say("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         if isinstance(error, ParamsError) and (advice := _advice_on_parameters()):
             say(advice, file=sys.stderr)
@@ -183,11 +181,28 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
     return wrapped
 
 
-def _output_is_closed(text: str) -> bool:
-    """Write a text to standard output; if nobody reads it any more, send the rest to nowhere and return True."""
+def _flush_output(raised: BaseException | None) -> BaseException | None:
+    """Write what standard output still holds; return `raised`, or the error of this. Name the output in its errors.
+
+    An error without a file may be that of a print, after which nothing is left to write. A further line shows it.
+    """
+    is_unnamed = isinstance(raised, OSError) and raised.filename is None
     try:
-        print(end=text, flush=True)
-    except BrokenPipeError:
+        print(end="\n" if is_unnamed else "", flush=True)
+    except OSError as error:
         send_to_nowhere(sys.stdout)
-        return True
-    return False
+        raised = raised or error
+        if isinstance(raised, OSError) and raised.filename is None and raised.errno == error.errno:
+            raised.filename = STDOUT
+    return raised
+
+
+def _as_user_error(raised: BaseException) -> UserError:
+    """Return the error with its sentence and status."""
+    if isinstance(raised, UserError):
+        return raised
+    if isinstance(raised, KeyboardInterrupt):
+        return Interrupted(signal.SIGINT, INTERRUPTED)
+    if isinstance(raised, OSError):
+        return EnvironmentFailure(describe_os_error(raised))
+    return EnvironmentFailure(f"out of memory: {raised or 'an allocation failed'}")

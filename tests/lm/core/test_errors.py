@@ -112,25 +112,35 @@ sys.exit(main())
 """
 
 
+def lost_output(is_full: bool) -> int:
+    """Return an output on a full disk, or one whose reader has ended, as in `… | head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.open("/dev/full", os.O_WRONLY) if is_full else writer
+
+
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    ("is_full", "arguments", "status", "message"),
     [
-        pytest.param(["1"], 141, "", id="in the buffer"),
-        pytest.param(["100000"], 141, "", id="printed"),
-        pytest.param(["1", "fail"], 2, "error: x is 1\n", id="an error beside it"),
+        pytest.param(False, ["1"], 141, "", id="in the buffer"),
+        pytest.param(False, ["100000"], 141, "", id="printed"),
+        pytest.param(False, ["1", "fail"], 2, "error: x is 1\n", id="an error beside it"),
+        pytest.param(True, ["1"], 5, "error: standard output: No space left on device; free ", id="full, buffer"),
+        pytest.param(True, ["100000"], 5, "error: standard output: No space left on device; free ", id="full, printed"),
+        pytest.param(True, ["1", "fail"], 2, "error: x is 1\n", id="full, an error beside it"),
     ],
 )
-def test_a_reader_that_ends_first_gives_no_message(tmp_path, arguments, status, message):
-    """`… | head`: also for lines that are still in the buffer when the program ends."""
+def test_an_output_that_cannot_be_written(tmp_path, is_full, arguments, status, message):
+    """A reader that ends first gives no message, also for lines that are in the buffer when the program ends."""
     command = [sys.executable, "-c", PRINTING, *arguments]
     environment = {"PYTHONPATH": str(ROOT / "src")}
-    pipe = subprocess.PIPE
-    program = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
+    streams = {"stdout": lost_output(is_full), "stderr": subprocess.PIPE}
 
-    program.stdout.close()
+    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, **streams)
 
-    assert program.stderr.read() == message
-    assert program.wait() == status
+    assert done.returncode == status
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == bool(message)
     assert (tmp_path / "before").exists()
 
 
@@ -156,9 +166,7 @@ sys.exit(main())
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["fail"], 2)])
 @pytest.mark.parametrize("full", [False, True], ids=["no reader", "full disk"])
 def test_words_that_cannot_be_written_decide_nothing(tmp_path, arguments, status, full):
-    reader, writer = os.pipe()
-    os.close(reader)
-    lost = os.open("/dev/full", os.O_WRONLY) if full else writer
+    lost = lost_output(full)
     command = [sys.executable, "-c", SAYING, *arguments]
     environment = {"PYTHONPATH": str(ROOT / "src")}
 

@@ -1,0 +1,92 @@
+"""The inputs of a stage: fixed when it begins, and compared before it publishes.
+
+DVC reads parameters, code and data after the command of a stage. What was edited meanwhile would be recorded with a
+result that was made without it, and the run cache would serve this result to others.
+"""
+
+import contextlib
+import re
+from pathlib import Path
+
+from lm.core.errors import IntegrityError, ParamsError
+from lm.core.files import sha256_file
+from lm.core.params import read_yaml
+from lm.core.paths import PARAMS
+
+PIPELINE = Path("dvc.yaml")
+REMEDY = (
+    "nothing was published; undo the change and run the same command again, which publishes a finished training in "
+    "seconds, or run it again with the change"
+)
+
+
+class StageInputs:
+    """What dvc.yaml in the working folder lists for a stage, as it was when this object was made.
+
+    Parameters are compared by value; code by content, comments included, because DVC compares so; data by size and
+    time: it may be large, and stages verify it when they begin. Without a dvc.yaml nothing is listed.
+    """
+
+    def __init__(self, stage: str):
+        stages = read_yaml(PIPELINE)["stages"] if PIPELINE.exists() else {}
+        self.stage = stage
+        self.listed = stages.get(stage, {})
+        self.begun = self._read()
+
+    def check_unchanged(self) -> None:
+        """Raise IntegrityError if anything differs from what it was when the stage began."""
+        now = self._read()
+        changed = [name for name in self.begun | now if self.begun.get(name) != now.get(name)]
+        if changed:
+            first = changed[0]
+            values = f"was {self.begun.get(first, 'missing')} and is {now.get(first, 'missing')}"
+            others = f" (and {len(changed) - 1} more)" if changed[1:] else ""
+            raise IntegrityError(f"{first} {values}{others}: changed while the stage {self.stage} ran; {REMEDY}")
+
+    def _read(self) -> dict[str, str]:
+        """Return what identifies each parameter and each file now. What is missing is not in it."""
+        found: dict[str, str] = {}
+        for each in self.listed.get("params", []):
+            names_of_file = {str(PARAMS): [each]} if isinstance(each, str) else each
+            for file, names in names_of_file.items():
+                for name in map(_fill_in, names):
+                    found |= _flatten(f"{file}: {name}", _value_of(file, name))
+        for dependency in self.listed.get("deps", []):
+            is_code = dependency.startswith("src/") or dependency.endswith((".txt", ".yaml"))
+            path = Path(_fill_in(dependency))
+            files = path.rglob("*.py" if is_code else "*") if path.is_dir() else [path]
+            for file in filter(Path.is_file, files):
+                with contextlib.suppress(FileNotFoundError):  # an editor may remove it just now
+                    found[str(file)] = f"SHA-256 {sha256_file(file)[:16]}" if is_code else _size_and_time(file)
+        return found
+
+
+def _size_and_time(file: Path) -> str:
+    status = file.stat()
+    return f"{status.st_size} bytes at {status.st_mtime_ns} ns"
+
+
+def _fill_in(text: str) -> str:
+    """Replace each ${name} by the value of this parameter, as DVC does."""
+    return re.sub(r"\$\{(.+?)\}", lambda match: str(_value_of(str(PARAMS), match[1])), text)
+
+
+def _value_of(file: str, name: str) -> object:
+    """Return the value of a dotted name, {} if it cannot be read; who uses it says what is wrong."""
+    try:
+        value: object = read_yaml(file)
+    except ParamsError:
+        return {}
+    for key in name.split("."):
+        value = value.get(key, {}) if isinstance(value, dict) else {}
+    return value
+
+
+def _flatten(name: str, value: object) -> dict[str, str]:
+    """Return the values below a name by their own names."""
+    if not isinstance(value, dict):
+        return {name: repr(value)}
+    flat: dict[str, str] = {}
+    for key, each in value.items():
+        flat |= _flatten(f"{name}.{key}", each)
+    return flat

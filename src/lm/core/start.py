@@ -1,0 +1,53 @@
+"""How a process begins: its slow imports, during which a person may interrupt it, or edit the code."""
+
+import importlib
+import os
+import signal
+from pathlib import Path
+from types import ModuleType
+
+from lm.core.errors import INTERRUPTED, IntegrityError, exit_with_status
+from lm.core.messages import say_in_handler
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module. SIGINT meanwhile ends the process at once with one sentence: there is nothing to clean up.
+
+    KeyboardInterrupt would not do, because packages lose it while they are imported.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # such as ignored, for a process in the background
+        return importlib.import_module(name)
+    signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        return importlib.import_module(name)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(number: int, _) -> None:
+    say_in_handler(f"error: {INTERRUPTED}")
+    os._exit(128 + number)
+
+
+def start_stage(file: str) -> int:
+    """Import the file of a stage as a module, and run its `main` with the arguments of the process; return the status.
+
+    Code that was edited between its import and the begin of `main`, where a stage fixes its inputs, would not be the
+    code that runs. It is compared by content: network disks have other clocks, and Git writes old content at new times.
+    """
+    return exit_with_status(lambda _: _import_and_run(Path(file)))()
+
+
+def _import_and_run(path: Path) -> int:
+    before = _read_code(path)
+    stage = import_module(path.stem)
+    if _read_code(path) != before:
+        raise IntegrityError(f"{path.parent}: the code was edited while {path.name} began; run the same command again")
+    return stage.main()
+
+
+def _read_code(path: Path) -> dict[Path, bytes]:
+    """Return the code of a stage and of the library."""
+    files = [path, *path.parent.glob("lm/**/*.py")]
+    return {file: file.read_bytes() for file in files}

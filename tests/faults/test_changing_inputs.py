@@ -1,0 +1,165 @@
+"""Parameters, code or data that change while a stage runs: nothing is recorded, and nothing is lost."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import train as train_stage
+from lm.train.ranks import SINGLE_PROCESS
+from support import ROOT
+from support.refusal import refused
+from support.stages import STAGES, change_params, module_and_arguments, outputs_of, run_here, work_in_copy
+from support.train_cases import wait_for
+from support.workspace import Workspace
+
+CODE = "src/lm/core/errors.py"
+PARAMETERS = {
+    "fetch": "selections.none.min_chars",
+    "make_tokenizer": "tokenizers.bpe.vocab_size",
+    "tokenize_train": "sources.local.train.num_chars",
+    "tokenize_val": "sources.local.validation.num_chars",
+    "train": "train.peak_lr",
+    "eval": "eval.temperature",
+}
+DATA = {
+    "fetch": "data/local/texts.jsonl",
+    "make_tokenizer": "data/raw/manifest.json",
+    "tokenize_train": "data/tokenizer/meta.json",
+    "tokenize_val": "data/tokenizer/meta.json",
+    "audit": "data/processed_datasets/train.json",
+    "train": "data/processed_datasets/train.json",
+    "eval": "data/audit/details.json",
+    "plot": "plots/training.csv",
+}
+EDITED = [*PARAMETERS.items(), *DATA.items(), *[(stage, CODE) for stage in STAGES]]
+
+
+def edit(name: str) -> None:
+    """Change a parameter, or add an empty line to a file."""
+    if "/" in name:
+        Path(name).write_text(Path(name).read_text() + "\n")
+    else:
+        change_params(Path(), {name: 400})
+
+
+@pytest.fixture
+def folder(pipeline, tmp_path, monkeypatch):
+    """A pipeline that has run, with code of its own, as the working folder."""
+    work_in_copy(monkeypatch, pipeline, tmp_path / "ws")
+    Path("src").unlink()
+    shutil.copytree(ROOT / "src", "src", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def edit_in_call(monkeypatch: pytest.MonkeyPatch, function: str, name: str) -> None:
+    """Edit something at the first call of a function of a stage."""
+    module, attribute = function.split(".")
+    original = getattr(__import__(module), attribute)
+
+    def armed(*arguments, **options):
+        monkeypatch.setattr(function, original)
+        edit(name)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(function, armed)
+
+
+@pytest.mark.parametrize(("stage", "name"), EDITED)
+def test_an_input_that_changes_is_named_and_nothing_is_published(folder, monkeypatch, capsys, stage, name):
+    published = [Path(path) for path in outputs_of(stage) if stage != "train" or path == "data/models"]
+    for path in published:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    module, _ = module_and_arguments(stage)
+    edit_in_call(monkeypatch, "plot.read_parquet" if stage == "plot" else f"{module}.output_lock", name)
+
+    status = run_here(stage)
+
+    refused(status, capsys.readouterr().err, 4, name, f"while the stage {stage} ran", "run the same command again")
+    assert [path for path in published if path.exists()] == []
+
+
+@pytest.mark.parametrize("is_rank", [False, True], ids=["stage", "rank"])
+def test_no_run_is_named_by_code_that_does_not_run(folder, monkeypatch, capsys, is_rank):
+    """The fingerprint, which names the folder of a run, is that of the code on the disk."""
+    runs = os.listdir(".runs")
+    edit_in_call(monkeypatch, "train.read_params", CODE)
+    if is_rank:
+        rank = train_stage.run_rank
+        monkeypatch.setattr(train_stage, "run_stage", lambda *given: rank(*given[:3], SINGLE_PROCESS))
+
+    status = run_here("train")
+
+    printed = capsys.readouterr()
+    refused(status, printed.err, 4, CODE)
+    assert "already finished" not in printed.out
+    assert os.listdir(".runs") == runs
+
+
+# With DVC.
+
+HOLD = """
+    Path("{folder}/.held.tmp").touch()
+    while not Path("{folder}/.go.tmp").exists():
+        time.sleep(0.01)
+
+    # Write the results,"""
+
+
+@pytest.fixture
+def holding(committed) -> Workspace:
+    """The finished project, committed, whose training waits at its end for a file."""
+    path = committed.folder / "src/train.py"
+    before, after = path.read_text().split("\n    # Write the results,")
+    path.write_text(before + HOLD.format(folder=committed.folder) + after)
+    committed.commit("hold")
+    return committed
+
+
+def run_and_edit(workspace: Workspace, names: list[str], *options: str) -> subprocess.CompletedProcess:
+    """Run an experiment with another seed; edit the workspace while it trains."""
+    command = ["dvc", "exp", "run", "-n", "tried", "-S", "train.seed=3", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=workspace.environment, text=True, **pipes) as process:
+        try:
+            wait_for(lambda: Path(".held.tmp").exists() or process.poll() is not None, 300)
+            for name in names:
+                edit(name)
+        finally:
+            Path(".go.tmp").touch()
+        out, err = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def recorded(workspace: Workspace) -> tuple:
+    """Return what DVC has recorded: dvc.lock, the experiments, the runs of its cache."""
+    runs = sorted(path.name for path in Path(".dvc/cache/runs").rglob("*"))
+    return Path("dvc.lock").read_text(), workspace.run("dvc", "exp", "list", "--name-only").stdout, runs
+
+
+def test_an_experiment_edited_while_it_trains_is_not_recorded_and_its_training_is_not_lost(holding):
+    before = recorded(holding)
+
+    failed = run_and_edit(holding, ["train.peak_lr", CODE])
+
+    assert failed.returncode != 0
+    assert "error: params.yaml: train.peak_lr was 0.01 and is 400 (and 1 more)" in failed.stderr
+    assert recorded(holding) == before
+
+    # The inputs are restored.
+    holding.run("git", "restore", "params.yaml", CODE)
+    again = holding.run("dvc", "exp", "run", "-n", "tried", "-S", "train.seed=3")
+    assert "nothing is trained" in again.stdout
+    assert "tried" in recorded(holding)[1]
+
+
+@pytest.mark.slow
+def test_an_experiment_in_a_copy_is_not_touched_by_edits_of_the_workspace(holding):
+    done = run_and_edit(holding, ["train.peak_lr", CODE], "--temp")
+
+    assert done.returncode == 0, done.stderr
+    commit = holding.run("git", "for-each-ref", "--format=%(objectname)", "refs/exps/**/tried").stdout.strip()
+    lock = holding.run("git", "show", f"{commit}:dvc.lock").stdout
+    assert "seed: 3" in lock
+    assert "peak_lr: 0.01" in lock

@@ -1,0 +1,93 @@
+"""What differs from the begin of a stage is an error; what the stage does not read may change."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lm.core.errors import IntegrityError
+from lm.core.inputs import StageInputs
+
+FILES = {
+    "dvc.yaml": """
+stages:
+  train:
+    params: [model, train.lr, presets.yaml: ["models.${model.name}"]]
+    deps: [data/raw, "${train.init}", src/lm, src/train.py, absent.txt]
+""",
+    "params.yaml": "model: {name: tiny}\ntrain: {lr: 1.0, init: start, seed: 1}\n",
+    "presets.yaml": "models:\n  tiny: {width: 8}\n  large: {width: 9}\n",
+    "src/train.py": "train",
+    "src/lm/core/files.py": "files",
+    "data/raw/text/0000": "text",
+    "start/model": "weights",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(content)
+
+
+def edit(name: str, old: str, new: str) -> None:
+    """Edit a file as many editors do: a new one takes its name."""
+    Path("new").write_text(FILES.get(name, "").replace(old, new))
+    os.replace("new", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        pytest.param("params.yaml", "seed: 1", "seed: 2", id="a parameter of others"),
+        pytest.param("params.yaml", "train", "# comment\ntrain", id="a comment of parameters"),
+        pytest.param("presets.yaml", "width: 9", "width: 7", id="another preset"),
+        pytest.param("src/train.py", "", "", id="code with the same content"),
+        pytest.param("src/lm/.files.py.swp", "", "", id="a file of an editor"),
+        pytest.param("src/test.py", "", "", id="code of others"),
+    ],
+)
+def test_what_the_stage_does_not_read_may_change(name, old, new):
+    inputs = StageInputs("train")
+
+    edit(name, old, new)
+
+    inputs.check_unchanged()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "found"),
+    [
+        ("params.yaml", "lr: 1.0", "lr: 0.5", "params.yaml: train.lr was 1.0 and is 0.5:"),
+        ("params.yaml", "lr: 1.0, ", "", "params.yaml: train.lr was 1.0 and is missing:"),
+        ("params.yaml", "tiny", "tiny, size: 1", "params.yaml: model.size was missing and is 1:"),
+        ("params.yaml", "model", "{", "params.yaml: model.name was 'tiny' and is missing (and "),
+        ("params.yaml", "tiny", "large", "params.yaml: model.name was 'tiny' and is 'large' (and 2 more):"),
+        ("presets.yaml", "width: 8", "width: 4", "presets.yaml: models.tiny.width was 8 and is 4:"),
+        ("src/train.py", "train", "trail", "src/train.py was SHA-256 "),
+        ("src/lm/new.py", "", "", "src/lm/new.py was missing and is SHA-256 "),
+        ("absent.txt", "", "", "absent.txt was missing"),
+        ("data/raw/text/0000", "text", "texts", "data/raw/text/0000 was 4 bytes"),
+        ("start/model", "weights", "others!", "start/model was 7 bytes"),
+    ],
+)
+def test_what_the_stage_reads_must_be_as_it_was(name, old, new, found):
+    inputs = StageInputs("train")
+
+    edit(name, old, new)
+
+    with pytest.raises(IntegrityError) as error:
+        inputs.check_unchanged()
+    assert str(error.value).startswith(found)
+    assert "the stage train ran; nothing was published; undo the change" in str(error.value)
+
+
+def test_without_a_pipeline_everything_may_change():
+    Path("dvc.yaml").unlink()
+    inputs = StageInputs("train")
+
+    edit("params.yaml", "lr: 1.0", "lr: 0.5")
+
+    inputs.check_unchanged()

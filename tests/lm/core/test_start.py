@@ -1,0 +1,81 @@
+"""A process that is interrupted while it imports ends with one sentence; code that is edited meanwhile is refused."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support import ROOT
+from support.refusal import refused
+from support.train_cases import wait_for
+
+STAGES = sorted(path.name for path in (ROOT / "src").glob("[a-z]*.py"))
+INTERRUPTED = "error: interrupted; run the same command again\n"
+
+# A package that takes long to import and loses KeyboardInterrupt, as some do.
+SLOW_PACKAGE = """
+import time
+from pathlib import Path
+
+Path("imports").touch()
+while not Path("go").exists():
+    try:
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        pass
+raise SystemExit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "handler", "status", "message"),
+    [
+        *[
+            ([f"src/{name}"], signal.SIG_DFL, 130, "error: interrupted; run the same command again\n")
+            for name in STAGES
+        ],
+        (["src", "generate"], signal.SIG_DFL, 130, "error: interrupted; run the same command again\n"),
+        pytest.param(["src/plot.py"], signal.SIG_IGN, 7, "", id="in the background, where a shell ignores interrupts"),
+    ],
+)
+def test_an_interrupt_during_the_imports_gives_one_sentence(tmp_path, words, handler, status, message):
+    for package in ("numpy", "torch", "pyarrow"):
+        (tmp_path / f"{package}.py").write_text(SLOW_PACKAGE)
+    options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(tmp_path)}, "stderr": subprocess.PIPE}
+    command = [sys.executable, ROOT / words[0], *words[1:]]
+    process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, handler), **options)
+    wait_for((tmp_path / "imports").exists)
+
+    process.send_signal(signal.SIGINT)
+    if status == 7:
+        (tmp_path / "go").touch()
+
+    assert process.communicate(timeout=60)[1].decode() == message
+    assert process.returncode == status
+
+
+def test_an_interrupt_after_the_imports_is_an_exception_again(tmp_path):
+    program = "from lm.core.start import *; import_module('json'); signal.raise_signal(signal.SIGINT)"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+    assert done.stderr.strip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize(("edited", "added"), [("plot.py", "#"), ("lm/plots.py", "#"), ("lm/plots.py", "")])
+def test_code_that_is_edited_during_the_imports_is_refused(tmp_path, edited, added):
+    """Code that is written again as it was is none."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    with open(tmp_path / "src/plot.py", "a") as file:
+        file.write(f"path = Path('src/{edited}')\npath.write_text(path.read_text() + '{added}')\n")
+
+    done = subprocess.run([sys.executable, "src/plot.py", "--help"], cwd=tmp_path, capture_output=True, text=True)
+
+    if added:
+        refused(done.returncode, done.stderr, 4, "edited while plot.py began", "run the same command again")
+    else:
+        assert done.returncode == 0
