@@ -6,9 +6,8 @@
 
 Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output; of several models
 to a file each, such as lm_eval-step-000000512.json, with the names of parents where names are equal, which `python src
-suite --tasks` reads. The windows have the length of the training. --check also scores each request with lm.model and
-compares. A task of lm-eval downloads its data; a task file can name Python code, so run only task folders that you
-trust.
+suite --tasks` reads. The windows have the length of the training. A task of lm-eval downloads its data; a task file can
+name Python code, so run only task folders that you trust.
 Needs `pip install -r requirements/lm-eval.txt`.
 """
 
@@ -20,7 +19,6 @@ from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-from extras.lm_eval.agreement import check_agreement, read_checked
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import read_json, sha256_file, write_json, write_text
 from lm.model.weights import RECORD
@@ -44,7 +42,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks to run; without it, all of --task_folder")
     add("--task_folder", type=Path, help="folder of your own tasks; their data files are relative to it")
     add("--limit", type=int, help="use only the first documents of each task")
-    add("--check", action="store_true", help="score with lm.model too; reject a difference above 1e-4 nats a token")
     add("--samples", type=Path, metavar="FOLDER", help="folder for the items of each task, which compare_tasks reads")
     add("--output", type=Path, default=Path("lm_eval.json"), help="file for the figures (lm_eval.json)")
     args = parser.parse_args(argv)
@@ -145,15 +142,11 @@ def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[s
     record = read_json(export / RECORD, "name a folder that `python src export_hf` wrote")
     harness = load_harness()
     seq_len = record["seq_len"]
-    model = read_checked(export) if args.check else None  # before the tasks, which can take hours
 
     # Run the tasks.
     folder = args.task_folder and args.task_folder.resolve()
     results = harness.run_tasks(export.resolve(), seq_len, folder, args.tasks, args.limit)
     tasks = summarize(results)
-    if model:
-        for name, difference in check_agreement(export, model, seq_len, results["samples"]).items():
-            tasks[name]["largest_difference_nats_per_token"] = difference
 
     # Write the figures and, if asked for, the items.
     figures = {
