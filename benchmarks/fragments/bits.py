@@ -1,12 +1,9 @@
 """Fragments about bits: exact numerics, processors and GPUs."""
 
 import json
-import re
 
-from fragments.text import computed, machine, paragraph, read, table
+from fragments.text import computed, machine, read, table
 from harness import ROOT
-
-RTX_4090_TFLOPS = 165  # the peak in bfloat16 of NVIDIA's data sheet, as in docs/exact.md
 
 
 def rounding() -> str:
@@ -32,26 +29,6 @@ def exact() -> str:
     return f"{where}\n\n{table('against float32 in torch | measured', rows)}"
 
 
-def gpu() -> str:
-    """docs/exact.md: what a GPU computed in exact numerics, and how fast."""
-    found = read("gpu")
-    run = found["default_run"]
-    by_numerics = {row["numerics"]: row for row in found["exact"] if row["model"] == "gpt2_size"}
-    exact_rate = by_numerics["exact"]["tokens_per_s"]
-    float32_rate = by_numerics["fast"]["tokens_per_s"]
-    ratios = [row["ratio"] for row in found["products"]]
-    text = (
-        f"On an {found['device']} (torch {found['versions']['torch']}, Triton {found['versions']['triton']}) the whole "
-        f"default run gave the committed weights (`{run['best_weights_sha256'][:16]}…`), all digests of its "
-        f"validations and the committed score. Stopped there at step {run['stopped_on_the_gpu_at_step']} and ended on "
-        f"a CPU, it gave the same weights. A step of {by_numerics['exact']['parameters'] / 1e6:.0f} million parameters "
-        f"takes {exact_rate:,} tokens a second, {exact_rate / float32_rate:.2f} times the rate of torch's own float32. "
-        f"Products reach {min(ratios):.2f} to {max(ratios):.2f} times the rate of cuBLAS in float32. This is one "
-        f"measurement of one card."
-    )
-    return paragraph(text)
-
-
 def gpu_models() -> str:
     """docs/gpu.md: the steps of some models on a GPU in fast numerics, with the card and the versions."""
     found = read("gpu")
@@ -68,23 +45,6 @@ def gpu_models() -> str:
     ]
     head = "model | tokens of a step | tokens per second | share of the measured peak | memory"
     return f"On an {found['device']} ({versions}), compiled, in bfloat16, with Muon:\n\n{table(head, rows)}"
-
-
-def gpu_time() -> str:
-    """docs/gpu.md: how long a recipe would take at the rate that was measured with a model of its size."""
-    (row,) = [row for row in read("gpu")["models"] if row["model"] == "gpt2_size"]
-    comment = (ROOT / "recipes" / "large_gpu.yaml").read_text(encoding="utf-8")
-    flop = float(re.search(r"\(([\d.]+e\d+) FLOP\)", comment)[1])
-    rate = row["share_of_peak"] * row["peak_tflops"]
-    of_4090 = row["share_of_peak"] * RTX_4090_TFLOPS
-    share = f"{100 * row['share_of_peak']:.0f} %"
-    return paragraph(
-        f"**Time.** Each [recipe](../recipes/README.md) names its work in FLOP. No recipe was run on a GPU. The H100 "
-        f"below sustained {share} of its peak with `gpt2_size`, which is {rate:.0f} TFLOP/s. At this rate the steps of "
-        f"`large_gpu` ({flop:.1e} FLOP) would take {flop / rate / 1e12 / 60:.0f} minutes. If an RTX 4090 also sustains "
-        f"{share} of [its peak](exact.md#what-it-costs) of {RTX_4090_TFLOPS} TFLOP/s, they take "
-        f"{flop / of_4090 / 1e12 / 3600:.1f} hours there."
-    )
 
 
 def processors() -> str:

@@ -163,18 +163,6 @@ def judge() -> str:
     return f"{paragraph(intro)}\n\n{table(head, rows)}"
 
 
-def judge_nights() -> str:
-    """README: how often nights without gains keep a change, by `judge` and by keeping the lowest loss."""
-    found = read("judge")
-    by_judge = found["judge"]["no_gains"]["nights_with_a_false_one"]
-    by_loss = found["greedy"]["no_gains"]["nights_with_a_false_one"]
-    return paragraph(
-        f"In {found['judge']['no_gains']['nights']:,} simulated nights of {found['tries']} changes that do nothing, "
-        f'the rule "keep the lowest loss so far" kept one in {100 * by_loss:.1f} % of the nights, `judge` in '
-        f"{100 * by_judge:.1f} % ([more](docs/search.md#how-it-decides))."
-    )
-
-
 def graph() -> str:
     """README: the stages and what each one reads from others, without what it also gets by way of another stage."""
     stages = read_yaml(ROOT / "dvc.yaml")["stages"]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fragments.text import computed, machine, read, table
+from fragments.text import machine, read, table
 from harness import ratios
 
 
@@ -83,48 +83,12 @@ def step() -> str:
     return table(head, rows)
 
 
-def results() -> str:
-    """docs/benchmarks.md: three measurements, each beside the same work done in another way."""
-    default = read("default")
-    fast = read("fast")
-    tokens = default["metrics"]["tokens_seen"] / 1e6
-    small, large = steps()
-    theirs = read("train_step")["versions"]["transformers"]
-    gigatoken = tokenizing()[0]
-    rows = [
-        (
-            f"the default run, {tokens:.2f} M tokens of C++ headers",
-            result_of(default),
-            result_of(fast),
-        ),
-        (
-            "a training step in `fast` numerics (commit 556ce64, two cores of a Xeon with AMX)",
-            f"{small.speed_up['median']:.1f} times as fast with 30 M parameters in float32, "
-            f"{large.speed_up['median']:.2f} times with 132 M in bfloat16",
-            f"transformers {theirs} in the same number format",
-        ),
-        (
-            gigatoken.task.replace("tokenize", "tokenizing"),
-            f"{gigatoken.speed_up['median']:.1f} times as fast, by the library gigatoken",
-            gigatoken.baseline.rpartition(":")[0],
-        ),
-    ]
-    return table("task | ReproLM | compared with", rows)
-
-
 def rate_and_share(found: dict, case: str) -> tuple[str, str]:
     """Return the tokens per second of a case and its share of the peak; dashes if it was not measured."""
     if case not in found["tokens_per_s"]:
         return "–", "–"
     share = found["share_of_bf16_peak"][case]["median"]
     return f"{found['tokens_per_s'][case]:,.0f} tokens/s", f"{100 * share:.0f} %"
-
-
-def result_of(run: dict) -> str:
-    """Return what a run reached, how long it trained, and what it was computed on."""
-    found = run["metrics"]
-    result = f"{found['bits_per_byte']:.3f} bits per byte, {found['train_seconds']:.0f} s of training"
-    return f"{result} ({computed(run)})"
 
 
 def spread(values: list[float]) -> str:
