@@ -50,25 +50,27 @@ class TrainParams:
 
     def __post_init__(self):
         # What must fit together: one wrong value can break several of these rules, so the first one is named.
-        whole_run = f"fewer than the run's {self.max_tokens // self.batch_tokens} steps"
-        for name, ok, requirement in (
-            (
-                "micro_batch_tokens",
-                self.micro_batch_tokens % self.seq_len == 0,
-                f"a multiple of seq_len {self.seq_len}",
-            ),
-            (
-                "batch_tokens",
-                self.batch_tokens % self.micro_batch_tokens == 0,
-                f"a multiple of micro_batch_tokens {self.micro_batch_tokens}",
-            ),
-            ("max_tokens", self.max_tokens >= self.batch_tokens, f"at least batch_tokens {self.batch_tokens}"),
-            ("min_lr", 0 <= self.min_lr <= self.peak_lr, f"from 0 to peak_lr {self.peak_lr}"),
-            ("warmup_steps", 0 <= self.warmup_steps < self.max_steps, whole_run),
-            ("dtype", self.numerics == "fast" or self.dtype != "bfloat16", "float32 or auto, or numerics must be fast"),
-            ("compile", self.numerics == "fast" or not self.compile, "false, or numerics must be fast"),
-        ):
-            require(ok, name, getattr(self, name), requirement)
+        fits = self.micro_batch_tokens % self.seq_len == 0
+        require(fits, "micro_batch_tokens", self.micro_batch_tokens, f"a multiple of seq_len {self.seq_len}")
+
+        fits = self.batch_tokens % self.micro_batch_tokens == 0
+        of_micro_batches = f"a multiple of micro_batch_tokens {self.micro_batch_tokens}"
+        require(fits, "batch_tokens", self.batch_tokens, of_micro_batches)
+
+        fits = self.max_tokens >= self.batch_tokens
+        require(fits, "max_tokens", self.max_tokens, f"at least batch_tokens {self.batch_tokens}")
+
+        fits = 0 <= self.min_lr <= self.peak_lr
+        require(fits, "min_lr", self.min_lr, f"from 0 to peak_lr {self.peak_lr}")
+
+        fits = 0 <= self.warmup_steps < self.max_steps
+        require(fits, "warmup_steps", self.warmup_steps, f"fewer than the run's {self.max_steps} steps")
+
+        fits = self.numerics == "fast" or self.dtype != "bfloat16"
+        require(fits, "dtype", self.dtype, "float32 or auto, or numerics must be fast")
+
+        fits = self.numerics == "fast" or not self.compile
+        require(fits, "compile", self.compile, "false, or numerics must be fast")
 
     @property
     def max_steps(self) -> int:

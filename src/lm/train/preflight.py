@@ -53,8 +53,10 @@ class Plan:
             + activation_bytes(config, micro_batch_tokens, params.seq_len, params.numerics, device, dtype)
             + loss_bytes(config, micro_batch_tokens, params.numerics, device, dtype)
         )
-        self.max_steps, self.max_tokens = params.max_steps, params.max_steps * params.batch_tokens
-        self.train_tokens, self.epochs = train_tokens, self.max_tokens / train_tokens
+        self.max_steps = params.max_steps
+        self.max_tokens = params.max_steps * params.batch_tokens
+        self.train_tokens = train_tokens
+        self.epochs = self.max_tokens / train_tokens
         flops = flops_per_token(config, params.seq_len, params.sampled_vocab_size)  # forward and backward pass
         self.flops_per_token = flops["total"]
         self.muon_flops_per_step = muon_flops(config) if params.optimizer == "muon" else 0.0

@@ -54,14 +54,16 @@ class Progress(tqdm):
         self.plan = plan
         self.state = state
         self.peak_flops = peak_flops
-        self.started, self.first_step = time.monotonic(), state.step
+        self.started = time.monotonic()
+        self.first_step = state.step
         self.rows_shown = len(state.history.train)
 
     def show_validation(self) -> None:
         """Show the newest losses, the speed since the start of this process, and the time left."""
         steps = self.state.step - self.first_step
         seconds = time.monotonic() - self.started
-        (step, tokens, val_loss), train_rows = self.state.history.validation[-1], self.state.history.train
+        step, tokens, val_loss = self.state.history.validation[-1]
+        train_rows = self.state.history.train
         if self.peak_flops is not None:
             mfu = self.plan.flops_per_step * steps / seconds / self.peak_flops
             self.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
