@@ -14,9 +14,13 @@ if __name__ == "__main__" and sys.argv[1:] != ["cuda"]:
 import lm.core.environment  # noqa: F401
 
 import torch
+import triton
+import triton.language as tl
 
 from lm.exact.gpu import kernels as gpu
 from lm.exact.gpu import softmax
+from lm.exact.gpu.attention import last_query
+from lm.exact.gpu.launch import launch
 from lm.exact.gpu.products import multiply_by_chains
 from support import exact_cases
 from support.exact_cases import Numbers, definition, multiply, num_differences
@@ -35,7 +39,24 @@ def product_by_chains(kernels, device):
     return [product, added]
 
 
-CASES = exact_cases.CASES | {"product_by_chains": product_by_chains}
+@triton.jit
+def last_query_kernel(first, positions, out, T):
+    number = tl.program_id(0)
+    tl.store(out + number, last_query(first, tl.load(positions + number), T, 1024))
+
+
+def last_queries(kernels, device):
+    """Of 1,100 queries, which are more than a block of them; each sees itself and the five before it."""
+    T = 1100
+    positions = torch.tensor([0, 500, 1021, 1050, 1099], dtype=torch.int32, device=device)
+    out = (positions.long() + 6).clamp(max=T)
+    if kernels is not definition:
+        first = (torch.arange(T, dtype=torch.int32, device=device) - 5).clamp(min=0)
+        launch(last_query_kernel, (len(positions),), first, positions, out.zero_(), T)
+    return [out]
+
+
+CASES = exact_cases.CASES | {"product_by_chains": product_by_chains, "last_queries": last_queries}
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from lm.exact.order import AdamWScalars
 
 ARITHMETIC = re.compile(r"^\s+(?:@!?%p\d+ )?((?:[a-z0-9]+)\.[a-z0-9.]*(?:f32|f64|f32x2|f16|bf16))\b", re.MULTILINE)
 MOVES = ("ld", "st", "mov", "selp", "setp", "cvta", "shfl")
+OFFSETS = re.compile(r"tt\.addptr .*, (?:tensor<[\dx]*)?i(\d+)>?")  # the bits of what is added to an address
 MEMORY = re.compile(r"\b((?:atom|red)\.[a-z0-9.]+)")
 
 
@@ -54,6 +55,7 @@ def describe(kernel: JITFunction, compiled, constants: dict) -> dict:
         "capability": compiled.metadata.target.arch,
         "operations": dict(collections.Counter(operations)),
         "atomics": MEMORY.findall(code),
+        "offset_bits": sorted({int(bits) for bits in OFFSETS.findall(compiled.asm["ttir"])}),
         "tile": tile,
         "threads": 32 * compiled.metadata.num_warps,
         "joins": compiled.metadata.enable_fp_fusion,

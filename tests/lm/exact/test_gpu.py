@@ -142,6 +142,13 @@ def test_nothing_is_added_by_atomics(compiled):
     assert [line["kernel"] for line in compiled if line["atomics"]] == []
 
 
+def test_a_tensor_may_have_more_numbers_than_32_bits_count(compiled):
+    few_numbers = {"matrix_sizes_kernel", "block_sums_kernel"}  # one for each matrix; the addresses of blocks
+
+    for line in compiled:
+        assert 64 in line["offset_bits"] or line["kernel"] in few_numbers, line["kernel"]
+
+
 def test_the_compiler_of_instructions_may_join_nothing(compiled):
     assert {line["joins"] for line in compiled} == {False}
 

@@ -161,7 +161,7 @@ def test_sums_of_floats_and_joined_operations_are_told_apart():
         one.add_(one, alpha=0.5)
         one.sum()
         one.long().sum()
-        one / 3
+        _ = one / 3
 
     assert found.names == {"add_ with alpha", "sum of floats", "sum", "_to_copy", "div by a number"}
 
