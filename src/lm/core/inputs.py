@@ -5,6 +5,7 @@ result that was made without it, and the run cache would serve this result to ot
 """
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class StageInputs:
         stages = read_yaml(PIPELINE)["stages"] if PIPELINE.exists() else {}
         self.stage = stage
         self.listed = stages.get(stage, {})
+        self.earlier = _stages_before(stage, stages)
         self.begun = self._read()
 
     def check_unchanged(self) -> None:
@@ -42,6 +44,24 @@ class StageInputs:
             values = f"was {self.begun.get(first, 'missing')} and is {now.get(first, 'missing')}"
             others = f" (and {len(changed) - 1} more)" if changed[1:] else ""
             raise IntegrityError(f"{first} {values}{others}: changed while the stage {self.stage} ran; {REMEDY}")
+        if "DVC_EXP_NAME" in os.environ:
+            self._check_earlier_stages()
+
+    def _check_earlier_stages(self) -> None:
+        """Raise IntegrityError unless earlier stages of this experiment ran with the parameters that are there now.
+
+        `dvc exp run` saves the files of parameters as they are at its end, for all its stages.
+        """
+        recorded = read_yaml("dvc.lock")["stages"] if Path("dvc.lock").exists() else {}
+        for stage in self.earlier:
+            for file, values in recorded.get(stage, {}).get("params", {}).items():
+                for name, value in values.items():
+                    before = _flatten(f"{file}: {name}", value)
+                    now = _flatten(f"{file}: {name}", _value_of(file, name))
+                    if before != now:
+                        first = next(each for each in before | now if before.get(each) != now.get(each))
+                        both = f"was {before.get(first, 'missing')} in the stage {stage} and is {now.get(first, 'missing')}"
+                        raise IntegrityError(f"{first} {both} while the stage {self.stage} ran; {REMEDY}")
 
     def _read(self) -> dict[str, str]:
         """Return what identifies each parameter and each file now. What is missing is not in it."""
@@ -59,6 +79,18 @@ class StageInputs:
                 with contextlib.suppress(FileNotFoundError):  # an editor may remove it just now
                     found[str(file)] = f"SHA-256 {sha256_file(file)[:16]}" if is_code else _size_and_time(file)
         return found
+
+
+def _stages_before(stage: str, stages: dict) -> list[str]:
+    """Return the stages of dvc.yaml whose outputs a stage reads, and those before them."""
+    read = set(stages.get(stage, {}).get("deps", []))
+    before: list[str] = []
+    for name, entry in stages.items():
+        outputs = [*entry.get("outs", []), *entry.get("metrics", []), *entry.get("plots", [])]
+        written = {path if isinstance(path, str) else next(iter(path)) for path in outputs}
+        if read & written:
+            before += [*_stages_before(name, stages), name]
+    return list(dict.fromkeys(before))
 
 
 def _size_and_time(file: Path) -> str:

@@ -11,6 +11,9 @@ from lm.core.inputs import StageInputs
 FILES = {
     "dvc.yaml": """
 stages:
+  fetch:
+    params: [source]
+    outs: [data/raw]
   train:
     params: [model, train.lr, presets.yaml: ["models.${model.name}"]]
     deps: [data/raw, "${train.init}", src/lm, src/train.py, absent.txt]
@@ -27,6 +30,7 @@ stages:
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_EXP_NAME", raising=False)
     for name, content in FILES.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(content)
@@ -82,6 +86,31 @@ def test_what_the_stage_reads_must_be_as_it_was(name, old, new, found):
         inputs.check_unchanged()
     assert str(error.value).startswith(found)
     assert "the stage train ran; nothing was published; undo the change" in str(error.value)
+
+
+LOCK = """
+stages:
+  fetch: {params: {params.yaml: {source: a}}}
+  train: {params: {params.yaml: {train.lr: 5.0}}}
+"""
+
+
+def test_an_experiment_has_the_parameters_of_its_earlier_stages(monkeypatch):
+    """It would be saved with those that are there at its end; `dvc repro` records what each stage read."""
+    Path("dvc.lock").write_text(LOCK)
+    Path("params.yaml").write_text("source: a\n" + FILES["params.yaml"])
+    inputs = StageInputs("train")
+    monkeypatch.setenv("DVC_EXP_NAME", "tried")
+    inputs.check_unchanged()
+
+    Path("params.yaml").write_text("source: b\n" + FILES["params.yaml"])
+
+    with pytest.raises(
+        IntegrityError, match="^params.yaml: source was 'a' in the stage fetch and is 'b' while .* train"
+    ):
+        inputs.check_unchanged()
+    monkeypatch.delenv("DVC_EXP_NAME")
+    inputs.check_unchanged()
 
 
 def test_without_a_pipeline_everything_may_change():
