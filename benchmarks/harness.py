@@ -170,14 +170,10 @@ def clone_of_last_commit(parent: Path) -> Path:
 
 
 def change_params(folder: Path, values: dict) -> None:
-    """Set parameters by dotted name in the file that has the first section; a missing section below it is created.
-
-    A name such as `runtime.yaml:train.keep_freed_memory` says which file.
-    """
-    for key, value in values.items():
-        file, _, name = key.rpartition(":")
+    """Set parameters by dotted name in the file that has the first section; a missing section below it is created."""
+    for name, value in values.items():
         *parents, last = name.split(".")
-        files = [file] if file else ["params.yaml", "presets.yaml", "sources.yaml"]
+        files = ["params.yaml", "presets.yaml", "sources.yaml"]
         contents = {each: yaml.safe_load((folder / each).read_text()) for each in files}
         file = next(each for each in files if parents[0] in contents[each])
         section = contents[file]

@@ -75,8 +75,7 @@ def main(argv: list[str]) -> None:
     arguments = parse(argv)
     inputs = StageInputs("train")
     runtime = read_runtime()
-    if runtime.keep_freed_memory:
-        machine.keep_freed_memory()
+    machine.keep_freed_memory()
     with preflight.explain_out_of_memory():
         world = ranks.world_from_environment()
         if world.world_size > 1:

@@ -121,7 +121,6 @@ class TrainRuntime:
     checkpoint_every_s: Annotated[float, at_least(0)]
     keep_fingerprints: Count
     keep_checkpoints: Annotated[int, at_least(0)]
-    keep_freed_memory: bool
     num_processes: Count
     timeout_s: Positive
 
