@@ -37,6 +37,7 @@ from lm.evaluate.documents import (
     loss_by_position,
     make_details,
     mark_model_selection,
+    metrics_of,
     source_of_documents,
     sum_by_document,
 )
@@ -104,12 +105,6 @@ def draw_samples(
     return [
         draw(model, tokenizer, prompt, params.sample_tokens, seed, **sampling) for prompt in prompts for seed in seeds
     ]
-
-
-def metrics_of(details: dict) -> dict[str, float]:
-    """Return what a person decides by; the details are all other results."""
-    clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
-    return {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
 
 
 def summary_line(details: dict) -> str:

@@ -110,6 +110,12 @@ def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray) 
     return details | summarize_sections(documents) | summarize_sources(documents)
 
 
+def metrics_of(details: dict) -> dict[str, float]:
+    """Return what a person decides by; the details are all other results."""
+    clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
+    return {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
+
+
 def summarize_file(documents: dict[str, np.ndarray]) -> dict:
     """Return the results of all documents, with the 95 % interval of bits per byte over documents."""
     summary = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])
