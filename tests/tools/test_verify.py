@@ -16,6 +16,7 @@ from lm.core.files import read_json, sha256_file, write_json
 from lm.core.params import read_yaml
 from lm.train.checkpoints import Checkpoint, list_checkpoints
 from support.damage import flip, truncate, writable
+from support.evaluation_cases import forge_evaluation
 from support.train_cases import only_run
 from support.workspace import Workspace
 from tools.common.paths import MANIFEST, MODEL, TOKENIZER_META, TRAIN_SIDECAR, VALIDATION
@@ -510,6 +511,17 @@ def test_steps_are_retrained_after_the_checks_of_files(workspace, check):
     assert text.endswith("\ndata/early: has the weights of step 20")
     assert checkpoint.path.exists()
     assert sha256_file("data/early/best_model_params.pt") == read_json(MODEL)["last"]["sha256"]
+
+
+def test_a_forged_evaluation_is_found_though_all_hashes_fit(workspace, check):
+    forge_evaluation(lambda nats: nats * 0.95)
+    workspace.run("dvc", "commit", "--force", "dvc.yaml")
+
+    result = check("--retrain", "--seed", "1")
+
+    assert result.status == 4
+    assert result.wrong == []
+    assert re.search(r"data/evaluation/document_losses\.parquet: document \d+ has nats ", result.last)
 
 
 # Exports.

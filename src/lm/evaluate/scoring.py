@@ -31,19 +31,27 @@ def load_as_trained(models: Path) -> tuple[Gemma3Model, dict]:
 
 
 def score(
-    model: Gemma3Model, validation: TokenFile, seq_len: int, strides: list[int], cores: ThreadTuner
+    model: Gemma3Model,
+    validation: TokenFile,
+    seq_len: int,
+    strides: list[int],
+    cores: ThreadTuner,
+    wanted: np.ndarray | None = None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each stride every token's nats (N,) and its position (N,) in the window that scored it.
 
-    Raise IntegrityError if a prediction of the model depends on a later token, or is not what is scored.
+    With `wanted` (N,) bool, only windows that score a wanted token are computed, and other tokens may be NaN. Raise
+    IntegrityError if a prediction of the model depends on a later token, or is not what is scored, and DataError for
+    losses that are not finite.
     """
     batch_tokens = CPU_BATCH_TOKENS if model.device.type == "cpu" else GPU_BATCH_TOKENS
     batch_size = max(1, batch_tokens // seq_len)
     check_logits(model, validation, seq_len, torch.float32)
     check_causality(model, validation, seq_len, batch_size, torch.float32)
-    scored = score_strides(model, validation, seq_len, strides, batch_size, torch.float32, cores.adapt)
+    scored = score_strides(model, validation, seq_len, strides, batch_size, torch.float32, cores.adapt, wanted)
     for losses, _ in scored:
-        if not np.isfinite(losses).all():
-            count = np.count_nonzero(~np.isfinite(losses))
-            raise DataError(f"{validation.path}: {count} of {len(losses)} losses are not finite")
+        own = losses if wanted is None else losses[wanted]
+        if not np.isfinite(own).all():
+            count = np.count_nonzero(~np.isfinite(own))
+            raise DataError(f"{validation.path}: {count} of {len(own)} losses are not finite")
     return scored

@@ -63,8 +63,12 @@ def score_strides(
     batch_size: int,
     dtype: torch.dtype,
     between_batches=lambda: None,
+    wanted: np.ndarray | None = None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return what `score_tokens` returns, for each stride; a window that several strides need is scored once."""
+    """Return what `score_tokens` returns, for each stride; a window that several strides need is scored once.
+
+    With `wanted` (N,) bool, a window that scores no wanted token is left out: its losses are NaN.
+    """
     num_tokens = len(tokens.ids)
     start_id = getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
@@ -73,7 +77,8 @@ def score_strides(
     first_tokens: dict[int, list[tuple[int, int]]] = defaultdict(list)  # start of a window: (number of a stride, token)
     for number, stride in enumerate(strides):
         for start, first in windows_to_score(num_tokens, seq_len, min(stride, seq_len)):
-            first_tokens[start].append((number, first))
+            if wanted is None or wanted[first : start + seq_len].any():
+                first_tokens[start].append((number, first))
 
     # Sort the windows by the tokens at their beginning that no stride scores, so that a batch can skip about as many.
     num_skipped = {}

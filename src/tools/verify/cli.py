@@ -2,7 +2,7 @@
 
     python src verify
     python src verify --cache exported
-    python src verify --retrain                             # a random part of the run
+    python src verify --retrain                             # a random part of the run and of the evaluation
     python src verify --retrain 450 --weights data/early    # and write the weights after step 450
 
 Every byte is read, because DVC trusts the modification times of files and never reads its cache again. Of the
@@ -14,9 +14,9 @@ Each validation of a run is a checkpoint that takes no space: plots/validation.c
 of its weights and optimizers. After the checks of files, --retrain STEP trains from the nearest stored checkpoint
 before that validation, or from the initial weights, and compares every validation on the way. It stores the checkpoint
 in .runs, where a longer run or another --retrain begins with it, and with --weights writes its weights, as a folder
-like data/models. Without a STEP, it trains from one validation to the next, chosen at random among those that begin at
-the initial weights or at a stored checkpoint, and stores nothing. In exact numerics the bits are the same on every
-device.
+like data/models. Without a STEP, it scores random validation documents with the weights and compares their losses with
+data/evaluation, then trains from one validation to the next, chosen at random among those that begin at the initial
+weights or at a stored checkpoint, and stores nothing. In exact numerics the bits are the same on every device.
 """
 
 import argparse
@@ -204,7 +204,7 @@ def main(argv: list[str]) -> None:
         "--from", type=count, dest="start", metavar="STEP", help="retrain from this checkpoint, or from 0 (the nearest)"
     )
     parser.add_argument("--weights", type=Path, metavar="FOLDER", help="new folder for the weights of --retrain STEP")
-    parser.add_argument("--seed", type=int, help="choose the random interval by this seed (a new one each time)")
+    parser.add_argument("--seed", type=int, help="choose documents and interval by this seed (a new one each time)")
     args = parser.parse_args(argv)
     check_arguments(args)
     if not PIPELINE.exists() and not args.folders:
@@ -216,10 +216,14 @@ def main(argv: list[str]) -> None:
         results = Counter(show(finding) for finding in itertools.chain(workspace, exports))
     print(f"{results.total()} checks, {digests.num_bytes:,} bytes read, {summary(results)}", flush=True)
     if args.retrain is not None:
-        from tools.verify.retrain import retrain  # torch takes seconds to import
+        # torch takes seconds to import.
+        from tools.verify.rescore import rescore
+        from tools.verify.retrain import retrain
 
         step = None if args.retrain == RANDOM else args.retrain
         seed = random.randrange(10**6) if args.seed is None else args.seed
+        if step is None and args.start is None:
+            rescore(seed)
         retrain(step, args.start, seed, args.weights)
     if results["WRONG"]:
         raise IntegrityError(f"{results['WRONG']} wrong; run the commands above from the top, then verify again")
@@ -239,7 +243,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     if args.weights and args.weights.exists():
         raise ParamsError(f"{args.weights}: exists; name a new folder")
     if args.seed is not None and (args.start is not None or args.retrain != RANDOM):
-        raise ParamsError("--seed chooses a random interval; leave it out with --from or --retrain STEP")
+        raise ParamsError("--seed chooses a random part; leave it out with --from or --retrain STEP")
 
 
 def summary(results: Counter[str]) -> str:

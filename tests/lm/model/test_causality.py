@@ -61,11 +61,14 @@ def pool(size: int):
 def test_a_causal_model_is_accepted(numerics, dtype, document_start_id):
     model = build(100, numerics=numerics, sliding_window=WINDOW)
     model.document_start_id = document_start_id
+    dtypes = set()
+    model.layers[0].mlp.gate_proj.register_forward_hook(lambda layer, inputs, output: dtypes.add(output.dtype))
 
     for batch_size in (1, 4, 30):
         check(model, batch_size, dtype)
 
     assert model.training
+    assert dtypes == {dtype}
 
 
 def test_a_text_of_one_token_has_no_later_ones():
@@ -94,6 +97,21 @@ def test_a_model_that_sees_the_future_is_refused_with_the_first_position_that_do
 ):
     with pytest.raises(IntegrityError, match=rf"^validation\.bin: .* at position {position} of a window of {SEQ_LEN} "):
         check(leaky(leak, numerics), batch_size)
+
+
+def test_a_leak_where_documents_begin_is_found_in_a_text_of_one():
+    """A model masks other documents by other code."""
+    model = build(100)
+    model.document_start_id = EOT
+    model.layers[0].register_forward_pre_hook(see_next_under_a_mask)
+
+    with pytest.raises(IntegrityError, match="at position 0 "):
+        check(model, tokens=TokenFile(Path("text.bin"), stream().ids % EOT, stream().meta))
+
+
+def see_next_under_a_mask(layer, inputs):
+    x, table, cache, mask = inputs
+    return (x if mask is None else x + x.roll(-1, 1)), table, cache, mask
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

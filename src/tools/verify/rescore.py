@@ -1,0 +1,124 @@
+"""Score a random part of the validation documents again, and compare the losses with the recorded evaluation."""
+
+import numpy as np
+
+from lm.core.errors import IntegrityError
+from lm.core.files import read_json, read_parquet
+from lm.core.params import read_section
+from lm.evaluate.config import EvalParams
+from lm.evaluate.documents import (
+    mark_model_selection,
+    metrics_of,
+    source_of_documents,
+    sum_by_document,
+    summarize_file,
+    summarize_sections,
+    summarize_sources,
+)
+from lm.evaluate.scoring import load_as_trained, score
+from lm.exact.threads import ThreadTuner
+from lm.tokenizer.load import load_tokenizer
+from lm.tokens.tokenfile import open_tokens
+from tools.common.paths import (
+    AUDIT,
+    DOCUMENT_LOSSES,
+    EVAL_METRICS,
+    EVALUATION_DETAILS,
+    MODELS,
+    PARAMS,
+    TOKENIZER,
+    VALIDATION,
+)
+
+RESCORED_TOKENS = 32_768  # a few seconds for the default model; the last document may go beyond
+FAST_TOLERANCE = 1e-3  # by how much a loss in fast numerics may differ elsewhere, as a fraction of it
+AGAIN = "run `dvc repro -f eval`"
+LOSSES = ("nats", "model_selection_nats")
+
+
+def rescore(seed: int) -> None:
+    """Compare the evaluation of the workspace with its weights, and the metrics with the evaluation.
+
+    `seed` draws the documents, until they have RESCORED_TOKENS. Their losses must have the same bits in exact numerics,
+    and differ by FAST_TOLERANCE at most in fast ones. Raise IntegrityError with the document or figure that differs.
+    """
+    if not DOCUMENT_LOSSES.exists():
+        print(f"rescore: {DOCUMENT_LOSSES} is missing, so there is nothing to compare")
+        return
+    table = read_parquet(DOCUMENT_LOSSES)
+    recorded = {name: table[name].to_numpy() for name in table.column_names}
+
+    # Score the documents that the seed draws.
+    validation = open_tokens(VALIDATION)
+    model, record = load_as_trained(MODELS)
+    seq_len = record["seq_len"]
+    stride = read_section(PARAMS, "eval", EvalParams).stride_tokens(seq_len)
+    spans = validation.spans
+    drawn = draw_documents(spans[:, 1] - spans[:, 0], seed)
+    wanted = np.zeros(len(validation.ids), bool)
+    for begin, end in spans[drawn]:
+        wanted[begin:end] = True
+    print(f"rescore: {len(drawn)} of {len(spans)} documents (--seed {seed})", flush=True)
+    cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
+    ((losses, _),) = score(model, validation, seq_len, [stride], cores, wanted)
+
+    # Make the table again; it has no losses of other documents.
+    audit = read_parquet(AUDIT / "contamination.parquet")
+    selected = mark_model_selection(validation, record["eval_tokens"], seq_len)
+    token_bytes = load_tokenizer(TOKENIZER).bytes_of(validation.ids)
+    again = sum_by_document(losses, selected, token_bytes, spans, audit["utf8_bytes"].to_numpy())
+    again["contaminated_fraction"] = audit["contaminated_fraction"].to_numpy()
+    again |= source_of_documents(validation)
+
+    # Compare the table, and what follows from it.
+    tolerance = 0.0 if model.numerics == "exact" else FAST_TOLERANCE
+    compare_tables(recorded, again, drawn, tolerance)
+    check_figures(recorded, {"window_tokens": seq_len, "stride_tokens": stride})
+    how = "have the recorded bits" if model.numerics == "exact" else f"are the recorded ones within {FAST_TOLERANCE:g}"
+    print(f"the losses of these documents {how}; {EVALUATION_DETAILS} and {EVAL_METRICS} follow from {DOCUMENT_LOSSES}")
+
+
+def draw_documents(num_tokens: np.ndarray, seed: int) -> np.ndarray:
+    """Return the numbers of random documents, given the tokens (D,) of all: as many as have RESCORED_TOKENS together.
+
+    A last document completes them. If all have fewer, all are drawn.
+    """
+    order = np.random.default_rng(seed).permutation(len(num_tokens))
+    num_before = np.cumsum(num_tokens[order]) - num_tokens[order]
+    return order[num_before < RESCORED_TOKENS]
+
+
+def compare_tables(
+    recorded: dict[str, np.ndarray], again: dict[str, np.ndarray], drawn: np.ndarray, tolerance: float
+) -> None:
+    """Raise IntegrityError with the first document of which a column differs: of those drawn, if it has losses.
+
+    Losses may differ by `tolerance`, as a fraction.
+    """
+    for name, values in again.items():
+        if name not in recorded or len(recorded[name]) != len(values):
+            found = f"has another number of documents than {VALIDATION}, or no column {name}"
+            raise IntegrityError(f"{DOCUMENT_LOSSES}: {found}; {AGAIN}")
+        rows = drawn if name in LOSSES else np.arange(len(values))
+        if name in LOSSES:
+            is_other = ~(np.abs(recorded[name][rows] - values[rows]) <= tolerance * values[rows])
+        else:
+            is_other = recorded[name] != values
+        if is_other.any():
+            document = rows[is_other].min()
+            here = f"{recorded[name][document]}; it must be {values[document]}, by the weights, tokens and audit"
+            raise IntegrityError(f"{DOCUMENT_LOSSES}: document {document} has {name} {here}; {AGAIN}")
+
+
+def check_figures(recorded: dict[str, np.ndarray], windows: dict[str, int]) -> None:
+    """Raise IntegrityError unless details and metrics follow from the recorded table; `windows` are in the details."""
+    details = read_json(EVALUATION_DETAILS)
+    of_table = summarize_file(recorded) | summarize_sections(recorded) | summarize_sources(recorded)
+    for name, value in (windows | of_table).items():
+        if details.get(name) != value:
+            found = f"{name} is {details.get(name)}; by {DOCUMENT_LOSSES} and {PARAMS} it must be {value}"
+            raise IntegrityError(f"{EVALUATION_DETAILS}: {found}; {AGAIN}")
+    metrics = read_json(EVAL_METRICS)
+    wanted = metrics_of(details)
+    if metrics != wanted:
+        raise IntegrityError(f"{EVAL_METRICS}: has {metrics}; by {EVALUATION_DETAILS} it must be {wanted}; {AGAIN}")

@@ -1,0 +1,174 @@
+"""`verify --retrain` scores documents again: honest evaluations pass, and edited ones do not, whatever fits them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lm.core.errors import IntegrityError
+from lm.core.files import read_json, write_json
+from lm.evaluate import scoring
+from support.evaluation_cases import forge_evaluation, read_losses
+from support.refusal import files_below
+from support.stages import change_params, run_here, work_in_copy
+from tools.common.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS
+from tools.verify import rescore as tool
+from tools.verify.rescore import compare_tables, draw_documents, rescore
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory, pipeline):
+    """The folder of a pipeline with an evaluation in overlapping windows."""
+    folder = tmp_path_factory.mktemp("rescore") / "evaluated"
+    with pytest.MonkeyPatch.context() as patch:
+        work_in_copy(patch, pipeline, folder)
+        change_params(folder, {"eval.stride_fraction": 0.25})
+        assert run_here("eval") == 0
+    return folder
+
+
+@pytest.fixture
+def workspace(evaluated, tmp_path, monkeypatch):
+    """A copy of it as the working directory."""
+    work_in_copy(monkeypatch, evaluated, tmp_path / "workspace")
+
+
+def drawn_documents(seed: int) -> np.ndarray:
+    return draw_documents(read_losses()["tokens"], seed)
+
+
+def test_an_honest_evaluation_passes_and_only_a_part_is_scored(workspace, monkeypatch, capsys):
+    monkeypatch.setattr(tool, "RESCORED_TOKENS", 100)
+    num_scored = []
+    score = scoring.score_strides
+
+    def count_losses(*arguments):
+        scored = score(*arguments)
+        num_scored.extend(np.isfinite(losses).sum() for losses, _ in scored)
+        return scored
+
+    monkeypatch.setattr(scoring, "score_strides", count_losses)
+    before = files_below(Path())
+
+    rescore(seed=3)
+
+    num_documents = len(read_losses()["tokens"])
+    num_drawn = len(drawn_documents(3))
+    assert 0 < num_drawn < num_documents
+    assert f"rescore: {num_drawn} of {num_documents} documents (--seed 3)\n" in capsys.readouterr().out
+    assert 100 <= sum(num_scored) < read_losses()["tokens"].sum() / 2
+    assert files_below(Path()) == before
+
+
+def test_an_evaluation_that_was_edited_everywhere_is_found(workspace, monkeypatch):
+    monkeypatch.setattr(tool, "RESCORED_TOKENS", 100)
+    honest = read_losses()["nats"]
+    forge_evaluation(lambda nats: nats * 0.95)
+    document = drawn_documents(1).min()
+
+    found = f"document {document} has nats {honest[document] * 0.95}; it must be {honest[document]}"
+    with pytest.raises(IntegrityError, match=rf"^{DOCUMENT_LOSSES}: {found}.*; run `dvc repro -f eval`$"):
+        rescore(seed=1)
+
+
+def test_an_edited_document_is_found_if_it_is_drawn(workspace, monkeypatch):
+    monkeypatch.setattr(tool, "RESCORED_TOKENS", 100)
+    edited = drawn_documents(1)[0]
+    other_seed = next(seed for seed in range(2, 100) if edited not in drawn_documents(seed))
+    forge_evaluation(lambda nats: np.where(np.arange(len(nats)) == edited, nats - 1e-6, nats))
+
+    rescore(other_seed)
+    with pytest.raises(IntegrityError, match=f"document {edited} has nats"):
+        rescore(1)
+
+
+def edit_column(name: str):
+    """Return an edit of a column that is not a loss, in all documents."""
+
+    def edit():
+        columns = read_losses()
+        columns[name] = columns[name] + 1
+        pq.write_table(pa.table(columns), DOCUMENT_LOSSES)
+
+    return edit
+
+
+def edit_json(path: Path, **values):
+    """Return an edit of entries of a JSON file."""
+    return lambda: write_json(path, read_json(path) | values)
+
+
+@pytest.mark.parametrize(
+    ("edit", "named", "entry"),
+    [
+        (edit_column("utf8_bytes"), DOCUMENT_LOSSES, "document 0 has utf8_bytes"),
+        (edit_column("tokens"), DOCUMENT_LOSSES, "document 0 has tokens"),
+        (edit_column("model_selection_bytes"), DOCUMENT_LOSSES, "document 0 has model_selection_bytes"),
+        (edit_column("contaminated_fraction"), DOCUMENT_LOSSES, "document 0 has contaminated_fraction"),
+        (edit_column("model_selection_nats"), DOCUMENT_LOSSES, "has model_selection_nats"),
+        (edit_json(EVALUATION_DETAILS, bits_per_byte=1.0), EVALUATION_DETAILS, "bits_per_byte is 1.0"),
+        (edit_json(EVALUATION_DETAILS, clean={}), EVALUATION_DETAILS, "clean is {}"),
+        (edit_json(EVALUATION_DETAILS, window_tokens=64), EVALUATION_DETAILS, "window_tokens is 64"),
+        (edit_json(EVALUATION_DETAILS, stride_tokens=1), EVALUATION_DETAILS, "stride_tokens is 1"),
+        (edit_json(EVAL_METRICS, bits_per_byte=1.0), EVAL_METRICS, "'bits_per_byte': 1.0"),
+        (edit_json(EVAL_METRICS, clean_bpb=1.0), EVAL_METRICS, "'clean_bpb': 1.0"),
+    ],
+)
+def test_a_figure_that_does_not_follow_is_named(workspace, edit, named, entry):
+    edit()
+
+    with pytest.raises(IntegrityError) as caught:
+        rescore(seed=1)
+
+    assert str(caught.value).startswith(f"{named}: ")
+    assert entry in str(caught.value)
+
+
+def test_a_missing_evaluation_is_said(workspace, capsys):
+    DOCUMENT_LOSSES.unlink()
+
+    rescore(seed=1)
+
+    assert f"{DOCUMENT_LOSSES} is missing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("num_tokens", [[30_000, 2_000, 769, 50_000, 1], [40_000], [5, 6, 7]])
+def test_documents_are_drawn_until_they_have_enough_tokens(num_tokens):
+    num_tokens = np.array(num_tokens)
+    enough = min(tool.RESCORED_TOKENS, num_tokens.sum())
+
+    draws = [draw_documents(num_tokens, seed) for seed in range(30)]
+
+    for drawn in draws:
+        assert len(set(drawn)) == len(drawn)
+        assert num_tokens[drawn].sum() >= enough
+        assert num_tokens[drawn[:-1]].sum() < enough
+    assert {drawn[0] for drawn in draws} == set(range(len(num_tokens)))
+    assert draws[7].tolist() == draw_documents(num_tokens, 7).tolist()
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "change", "is_found"),
+    [(0.0, 1 + 2**-52, True), (1e-3, 1.0009, False), (1e-3, 0.9991, False), (1e-3, 1.0011, True), (1e-3, np.nan, True)],
+)
+def test_in_fast_numerics_a_loss_may_differ_a_little(tolerance, change, is_found):
+    again = {"nats": np.array([1.0, np.nan, 100.0])}
+    recorded = {"nats": np.array([1.0, 50.0, 100.0 * change])}
+    drawn = np.array([2, 0])
+
+    try:
+        compare_tables(recorded, again, drawn, tolerance)
+        found = False
+    except IntegrityError as error:
+        found = "document 2 has nats" in str(error)
+
+    assert found == is_found
+
+
+def test_a_table_of_other_documents_is_refused():
+    again = {"nats": np.ones(3)}
+
+    with pytest.raises(IntegrityError, match="another number of documents"):
+        compare_tables({"nats": np.ones(2)}, again, np.array([0]), 0.0)
