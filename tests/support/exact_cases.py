@@ -370,28 +370,24 @@ def attention_inputs(numbers, *, B, T, H, K, D, window, S=None, documents=False,
     return x
 
 
-def attend(kernels, x: SimpleNamespace) -> list[Tensor]:
-    """Return the result, the weights, and the gradients of queries, keys and values."""
+def attend(kernels, numbers, *, backward=True, **shape) -> list[Tensor]:
+    """Return the result, the weights, and unless `backward` is False the gradients of queries, keys and values."""
+    x = attention_inputs(numbers, **shape)
     out, p = kernels.attention(x.q, x.k, x.v, x.first)
-    return [out, p, *kernels.attention_gradient(x.grad, x.q, x.k, x.v, x.first, p)]
+    gradients = kernels.attention_gradient(x.grad, x.q, x.k, x.v, x.first, p) if backward else ()
+    return [out, p, *gradients]
 
 
-def attend_without_gradients(kernels, x: SimpleNamespace) -> list[Tensor]:
-    return [*kernels.attention(x.q, x.k, x.v, x.first)]
-
-
-def short_attend_without_gradients(kernels, x: SimpleNamespace) -> list[Tensor]:
+def short_attend(kernels, numbers, *, backward=True, **shape) -> list[Tensor]:
+    """Return what `attend` returns, for short windows."""
+    x = attention_inputs(numbers, **shape)
     out, p = kernels.short_attention(x.q, x.k, x.v, x.first, x.window)
     # The weights of what a query does not see are undefined.
     key_position = x.first[:, :, None, None] + torch.arange(p.shape[3], device=p.device)
     is_seen = key_position <= x.position[None, :, None, None]
-    return [out, torch.where(is_seen, p, 0.0)]
-
-
-def short_attend(kernels, x: SimpleNamespace) -> list[Tensor]:
-    """Return what `attend` returns, for short windows."""
-    out, p = short_attend_without_gradients(kernels, x)
-    return [out, p, *kernels.short_attention_gradient(x.grad, x.q, x.k, x.v, x.first, p)]
+    p = torch.where(is_seen, p, 0.0)
+    gradients = kernels.short_attention_gradient(x.grad, x.q, x.k, x.v, x.first, p) if backward else ()
+    return [out, p, *gradients]
 
 
 FINITE = ("subnormal", "vanishing", "cancelling", "zeros")
@@ -399,10 +395,10 @@ FINITE = ("subnormal", "vanishing", "cancelling", "zeros")
 
 def attention(kernels, device):
     numbers = Numbers(7, device)
-    results = attend(kernels, attention_inputs(numbers, B=1, T=70, H=2, K=1, D=16, window=70))
-    results += attend(kernels, attention_inputs(numbers, B=2, T=40, H=4, K=2, D=24, window=20))
-    results += attend(kernels, attention_inputs(numbers, B=1, T=40, H=2, K=2, D=80, window=40, documents=True))
-    results += attend(kernels, attention_inputs(numbers, B=1, T=1, H=1, K=1, D=1, window=17))
+    results = attend(kernels, numbers, B=1, T=70, H=2, K=1, D=16, window=70)
+    results += attend(kernels, numbers, B=2, T=40, H=4, K=2, D=24, window=20)
+    results += attend(kernels, numbers, B=1, T=40, H=2, K=2, D=80, window=40, documents=True)
+    results += attend(kernels, numbers, B=1, T=1, H=1, K=1, D=1, window=17)
     return results
 
 
@@ -410,41 +406,41 @@ def attention_of_kinds(kernels, device):
     numbers = Numbers(20, device)
     results = []
     for kind in FINITE:
-        results += attend(kernels, attention_inputs(numbers, B=1, T=21, H=2, K=1, D=4, window=18, kind=kind))
+        results += attend(kernels, numbers, B=1, T=21, H=2, K=1, D=4, window=18, kind=kind)
     return results
 
 
 def attention_of_long_sums(kernels, device):
     numbers = Numbers(8, device)
-    return attend(kernels, attention_inputs(numbers, B=1, T=270, H=2, K=1, D=2, window=300))
+    return attend(kernels, numbers, B=1, T=270, H=2, K=1, D=2, window=300)
 
 
 def attention_to_a_past(kernels, device):
     numbers = Numbers(9, device)
-    one = attention_inputs(numbers, B=2, T=1, S=37, H=2, K=1, D=16, window=37)
-    several = attention_inputs(numbers, B=1, T=5, S=300, H=2, K=2, D=8, window=290)
-    return attend_without_gradients(kernels, one) + attend_without_gradients(kernels, several)
+    results = attend(kernels, numbers, B=2, T=1, S=37, H=2, K=1, D=16, window=37, backward=False)
+    results += attend(kernels, numbers, B=1, T=5, S=300, H=2, K=2, D=8, window=290, backward=False)
+    return results
 
 
 def short_attention(kernels, device):
     numbers = Numbers(10, device)
-    results = short_attend(kernels, attention_inputs(numbers, B=2, T=9, H=4, K=2, D=16, window=4))
-    results += short_attend(kernels, attention_inputs(numbers, B=1, T=20, H=2, K=1, D=24, window=16, documents=True))
-    results += short_attend(kernels, attention_inputs(numbers, B=1, T=3, H=1, K=1, D=80, window=7))
-    results += short_attend(kernels, attention_inputs(numbers, B=1, T=1, H=1, K=1, D=1, window=1))
+    results = short_attend(kernels, numbers, B=2, T=9, H=4, K=2, D=16, window=4)
+    results += short_attend(kernels, numbers, B=1, T=20, H=2, K=1, D=24, window=16, documents=True)
+    results += short_attend(kernels, numbers, B=1, T=3, H=1, K=1, D=80, window=7)
+    results += short_attend(kernels, numbers, B=1, T=1, H=1, K=1, D=1, window=1)
     return results
 
 
 def short_attention_to_a_past(kernels, device):
     numbers = Numbers(22, device)
-    return short_attend_without_gradients(kernels, attention_inputs(numbers, B=2, T=1, S=9, H=2, K=1, D=16, window=4))
+    return short_attend(kernels, numbers, B=2, T=1, S=9, H=2, K=1, D=16, window=4, backward=False)
 
 
 def short_attention_of_kinds(kernels, device):
     numbers = Numbers(21, device)
     results = []
     for kind in FINITE:
-        results += short_attend(kernels, attention_inputs(numbers, B=1, T=11, H=2, K=1, D=4, window=5, kind=kind))
+        results += short_attend(kernels, numbers, B=1, T=11, H=2, K=1, D=4, window=5, kind=kind)
     return results
 
 

@@ -30,6 +30,7 @@ import torch
 import train as train_stage
 from lm.tokens.tokenfile import write_tokens
 from lm.train import checkpoints, fingerprint
+from support.stages import change_params
 from support.workspace import Workspace
 
 FLAGS = {
@@ -119,11 +120,7 @@ def train_with_paths_of_pipeline() -> None:
 
 def set_runtime(**values) -> None:
     """Change the section `train` of runtime.yaml."""
-    path = Path("runtime.yaml")
-    lines = [line for line in path.read_text().splitlines() if not line.strip().startswith(tuple(values))]
-    place = lines.index("train:") + 1
-    lines[place:place] = [f"  {name}: {value}" for name, value in values.items()]
-    path.write_text("\n".join(lines) + "\n")
+    change_params(Path(), {f"train.{name}": value for name, value in values.items()}, "runtime.yaml")
 
 
 def clear() -> None:
