@@ -3,16 +3,20 @@
 The training run of `workspace` has eight steps and a checkpoint at each; it is best at step 4 and not at the last.
 """
 
+import itertools
 import os
+import resource
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lm.core.files import output_lock
+from lm.train import checkpoints
 from support.refusal import files_below, refused
 from support.stages import change_params, module_and_arguments, outputs_of, run_here, write_texts
 from support.train_cases import (
@@ -21,22 +25,67 @@ from support.train_cases import (
     beside_training,
     check_rerun,
     die_at,
-    die_at_any,
     hold_at,
-    in_a_child,
-    in_call,
     in_state,
-    limit_files,
     newest_step,
     only_run,
     results,
     run_stage,
-    saved_checkpoints,
     set_runtime,
-    set_variable,
     wait_for,
     write_slowly,
 )
+
+
+def saved_checkpoints(folder: Path) -> set[str]:
+    """Return the names of the checkpoints that runs in a folder have saved."""
+    return {path.name for path in folder.glob(".runs/*/checkpoint-*.json")}
+
+
+def set_variable(name: str, value: str) -> None:
+    """A sabotage: set an environment variable."""
+    os.environ[name] = value
+
+
+def in_call(name: str, sabotage: Callable, *arguments) -> None:
+    """A sabotage: run another one before each call of this function of lm.train.checkpoints."""
+    function = getattr(checkpoints, name)
+
+    def armed(*given):
+        sabotage(*arguments)
+        return function(*given)
+
+    setattr(checkpoints, name, armed)
+
+
+def in_a_child(sabotage: Callable, *arguments) -> None:
+    """A sabotage: run another one and the stage in a child process; this process only waits for it."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        os._exit(0)
+    sabotage(*arguments)
+
+
+def die_at_any(call):
+    """A sabotage: kill -9 before that call of the functions that make a file permanent."""
+    calls = itertools.count(1)
+
+    def dying(function):
+        def counted(*arguments):
+            if next(calls) == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments)
+
+        return counted
+
+    os.fsync = dying(os.fsync)
+    os.replace = dying(os.replace)
+
+
+def limit_files(num_bytes):
+    """A sabotage: no file can have more bytes, which stands in for a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
 
 
 def outputs(stage: str) -> dict[str, bytes]:

@@ -11,7 +11,6 @@ import itertools
 import multiprocessing
 import os
 import pkgutil
-import resource
 import shutil
 import signal
 import sys
@@ -166,11 +165,6 @@ def newest_step() -> int:
     return loaded["step"] if loaded else 0
 
 
-def saved_checkpoints(folder: Path) -> set[str]:
-    """Return the names of the checkpoints that runs in a folder have saved."""
-    return {path.name for path in folder.glob(".runs/*/checkpoint-*.json")}
-
-
 class Ended(NamedTuple):
     """The end of a stage: exit code, -9 for SIGKILL, and what it printed."""
 
@@ -272,11 +266,6 @@ def hold_at(step: int) -> None:
     at_step(step, hold)
 
 
-def set_variable(name: str, value: str) -> None:
-    """A sabotage: set an environment variable."""
-    os.environ[name] = value
-
-
 def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     """Return once the condition holds; raise AssertionError after the time."""
     end = time.monotonic() + timeout_s
@@ -303,47 +292,6 @@ def in_state(step: int, sabotage: Callable, *arguments) -> None:
         save(run, at, state, staying)
 
     checkpoints.save_checkpoint = armed
-
-
-def in_call(name: str, sabotage: Callable, *arguments) -> None:
-    """A sabotage: run another one before each call of this function of lm.train.checkpoints."""
-    function = getattr(checkpoints, name)
-
-    def armed(*given):
-        sabotage(*arguments)
-        return function(*given)
-
-    setattr(checkpoints, name, armed)
-
-
-def in_a_child(sabotage: Callable, *arguments) -> None:
-    """A sabotage: run another one and the stage in a child process; this process only waits for it."""
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        os._exit(0)
-    sabotage(*arguments)
-
-
-def die_at_any(call):
-    """A sabotage: kill -9 before that call of the functions that make a file permanent."""
-    calls = itertools.count(1)
-
-    def dying(function):
-        def counted(*arguments):
-            if next(calls) == call:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments)
-
-        return counted
-
-    os.fsync = dying(os.fsync)
-    os.replace = dying(os.replace)
-
-
-def limit_files(num_bytes):
-    """A sabotage: no file can have more bytes, which stands in for a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, resource.RLIM_INFINITY))
 
 
 def beside_training(sabotage: Callable | None = None, *arguments) -> None:
