@@ -81,6 +81,28 @@ def test_a_result_is_stale_until_it_has_the_hashes_of_the_last_commit(runner, tm
     assert found == [True, True, False, True]
 
 
+def test_a_result_that_is_made_records_its_commit_and_is_not_stale(runner, tmp_path, monkeypatch):
+    module = runner.make.__globals__
+    program = runner.Result(f"echo '{{\"seconds\": 3}}' > {tmp_path}/some.json", ())
+    monkeypatch.setitem(module, "RESULTS", tmp_path)
+    monkeypatch.setitem(module, "PROGRAMS", {"some": program})
+    monkeypatch.setitem(module, "paths_of", lambda name: ["LICENSE"])
+
+    runner.make("some")
+
+    found = json.loads((tmp_path / "some.json").read_text())
+    assert found["seconds"] == 3
+    assert runner.git("rev-parse", found["commit"]) == runner.git("rev-parse", "HEAD")
+    assert not runner.is_stale("some")
+
+
+def test_a_result_is_not_made_from_files_that_no_commit_has(runner, monkeypatch):
+    monkeypatch.setitem(runner.make.__globals__, "git", lambda *arguments: " M src/lm/exact/order.py")
+
+    with pytest.raises(SystemExit, match=r"exact: these files differ from the last commit(.|\n)*order\.py"):
+        runner.make("exact")
+
+
 def test_the_scripts_can_be_imported():
     """A script finds those of its own folder beside it."""
     scripts = [*BENCHMARKS.glob("speed/*.py"), *BENCHMARKS.glob("quality/*.py"), BENCHMARKS / "pages.py"]
