@@ -31,15 +31,12 @@ def numbers() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("section", "name"), numbers())
-@pytest.mark.parametrize("wrong", [-1, -5.0])
-def test_a_number_below_zero_is_refused(section, name, wrong):
+def test_a_number_below_zero_is_refused(section, name):
     values, kind = SECTIONS[section]
     coerce(values, kind, "section", "file")
-    is_whole = isinstance(values[name], int) or values[name] is None
-    value = int(wrong) if is_whole else wrong
 
-    with pytest.raises(ParamsError, match=rf"file: section\.{name} is {value}"):
-        coerce(values | {name: value}, kind, "section", "file")
+    with pytest.raises(ParamsError, match=rf"file: section\.{name} is -1"):
+        coerce(values | {name: -1}, kind, "section", "file")
 
 
 @pytest.mark.parametrize("name", ["keep_fingerprints", "num_processes", "timeout_s"])
