@@ -55,13 +55,16 @@ class StageInputs:
         recorded = read_yaml("dvc.lock")["stages"] if Path("dvc.lock").exists() else {}
         for stage in self.earlier:
             for file, values in recorded.get(stage, {}).get("params", {}).items():
-                for name, value in values.items():
-                    before = _flatten(f"{file}: {name}", value)
-                    now = _flatten(f"{file}: {name}", _value_of(file, name))
-                    if before != now:
-                        first = next(each for each in before | now if before.get(each) != now.get(each))
-                        both = f"was {before.get(first, 'missing')} in the stage {stage} and is {now.get(first, 'missing')}"
-                        raise IntegrityError(f"{first} {both} while the stage {self.stage} ran; {REMEDY}")
+                before = _flatten(f"{file}: ", values)
+                now: dict[str, str] = {}
+                for name in values:
+                    now |= _flatten(f"{file}: {name}", _value_of(file, name))
+                for name in before | now:
+                    then = before.get(name, "missing")
+                    found = now.get(name, "missing")
+                    if then != found:
+                        problem = f"{name} was {then} in the stage {stage} and is {found}"
+                        raise IntegrityError(f"{problem}: changed while the stage {self.stage} ran; {REMEDY}")
 
     def _read(self) -> dict[str, str]:
         """Return what identifies each parameter and each file now. What is missing is not in it."""
@@ -120,5 +123,6 @@ def _flatten(name: str, value: object) -> dict[str, str]:
         return {name: repr(value)}
     flat: dict[str, str] = {}
     for key, each in value.items():
-        flat |= _flatten(f"{name}.{key}", each)
+        separator = "" if name.endswith(" ") else "."
+        flat |= _flatten(f"{name}{separator}{key}", each)
     return flat
