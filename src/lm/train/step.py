@@ -92,8 +92,8 @@ def compute_gradients(
     # Read the loss and the norm together: a GPU waits each time that Python asks for a number.
     gradients = [p.grad for p in parameters if p.grad is not None]
     if is_exact:
-        norm_value = exact.norm(gradients)
-        norm = torch.tensor(norm_value)
+        norm = torch.tensor(exact.norm(gradients))
+        norm_value = float(norm)
     else:
         norm = nn.utils.get_total_norm(gradients)
         own_loss_value, norm_value = torch.stack([own_loss, norm]).tolist()
