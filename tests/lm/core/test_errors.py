@@ -32,6 +32,7 @@ EACH_ERROR = pytest.mark.parametrize(
         (KeyboardInterrupt(), 130, "error: interrupted"),
         (MemoryError(), 5, "error: out of memory"),
         (OSError(28, "No space left on device", "x.bin"), 5, "error: x.bin: No space left on device"),
+        (BrokenPipeError(32, "Broken pipe"), 5, "error: Broken pipe"),  # of a socket
     ],
 )
 
@@ -106,7 +107,7 @@ def main(argv):
     Path("before").touch()
     print("a line\\n" * int(argv[0]), flush=int(argv[0]) > 1)
     if argv[1:]:
-        raise ParamsError("x is 1")
+        raise eval(argv[1])
 
 sys.exit(main())
 """
@@ -124,10 +125,12 @@ def lost_output(is_full: bool) -> int:
     [
         pytest.param(False, ["1"], 141, "", id="in the buffer"),
         pytest.param(False, ["100000"], 141, "", id="printed"),
-        pytest.param(False, ["1", "fail"], 2, "error: x is 1\n", id="an error beside it"),
+        pytest.param(False, ["1", "ParamsError('x is 1')"], 2, "error: x is 1\n", id="an error beside it"),
         pytest.param(True, ["1"], 5, "error: standard output: No space left on device; free ", id="full, buffer"),
         pytest.param(True, ["100000"], 5, "error: standard output: No space left on device; free ", id="full, printed"),
-        pytest.param(True, ["1", "fail"], 2, "error: x is 1\n", id="full, an error beside it"),
+        pytest.param(True, ["1", "ParamsError('x is 1')"], 2, "error: x is 1\n", id="full, an error beside it"),
+        pytest.param(True, ["1", "OSError(28, 'full', 'x.bin')"], 5, "error: x.bin: full; ", id="full, a file too"),
+        pytest.param(True, ["1", "OSError(5, 'damaged')"], 5, "error: damaged; ", id="full, a damaged disk"),
     ],
 )
 def test_an_output_that_cannot_be_written(tmp_path, is_full, arguments, status, message):

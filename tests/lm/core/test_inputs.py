@@ -16,7 +16,7 @@ stages:
     outs: [data/raw]
   train:
     params: [model, train.lr, presets.yaml: ["models.${model.name}"]]
-    deps: [data/raw, "${train.init}", src/lm, src/train.py, absent.txt]
+    deps: [data/raw, "${train.init}", src/lm, src/train.py, absent.txt, pins.txt, all.yaml]
 """,
     "params.yaml": "model: {name: tiny}\ntrain: {lr: 1.0, init: start, seed: 1}\n",
     "presets.yaml": "models:\n  tiny: {width: 8}\n  large: {width: 9}\n",
@@ -24,6 +24,8 @@ stages:
     "src/lm/core/files.py": "files",
     "data/raw/text/0000": "text",
     "start/model": "weights",
+    "pins.txt": "pins",
+    "all.yaml": "all",
 }
 
 
@@ -49,6 +51,8 @@ def edit(name: str, old: str, new: str) -> None:
         pytest.param("params.yaml", "train", "# comment\ntrain", id="a comment of parameters"),
         pytest.param("presets.yaml", "width: 9", "width: 7", id="another preset"),
         pytest.param("src/train.py", "", "", id="code with the same content"),
+        pytest.param("pins.txt", "", "", id="text with the same content"),
+        pytest.param("all.yaml", "", "", id="all parameters of a file with the same content"),
         pytest.param("src/lm/.files.py.swp", "", "", id="a file of an editor"),
         pytest.param("src/test.py", "", "", id="code of others"),
     ],
@@ -67,6 +71,7 @@ def test_what_the_stage_does_not_read_may_change(name, old, new):
         ("params.yaml", "lr: 1.0", "lr: 0.5", "params.yaml: train.lr was 1.0 and is 0.5:"),
         ("params.yaml", "lr: 1.0, ", "", "params.yaml: train.lr was 1.0 and is missing:"),
         ("params.yaml", "tiny", "tiny, size: 1", "params.yaml: model.size was missing and is 1:"),
+        ("params.yaml", "{name: tiny}", "tiny", "params.yaml: model.name was 'tiny' and is missing (and 2 more)"),
         ("params.yaml", "model", "{", "params.yaml: model.name was 'tiny' and is missing (and "),
         ("params.yaml", "tiny", "large", "params.yaml: model.name was 'tiny' and is 'large' (and 2 more):"),
         ("presets.yaml", "width: 8", "width: 4", "presets.yaml: models.tiny.width was 8 and is 4:"),
