@@ -140,7 +140,7 @@ def row_of(found: Comparison, corrected: Estimate) -> list[str]:
         return [*first_cells, "too few differ", "", "", ""]
     interval = f"{corrected.low:+.4f} to {corrected.high:+.4f}"
     detectable = f"{detectable_difference(corrected):.4f}"
-    needed = units_needed(corrected, found.num_documents, LEAST_DIFFERENT)
+    needed = units_needed(corrected, found.num_documents, LEAST_DIFFERENT, num_means=1)
     return [*first_cells, interval, p_text(corrected), detectable, count_text(needed)]
 
 
