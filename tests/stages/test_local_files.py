@@ -79,7 +79,7 @@ def test_a_file_is_read(fetch, name, content, changes, texts):
 @pytest.mark.parametrize(
     ("name", "content", "changes", "sentences"),
     [
-        ("a.gz", gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n"), {}, ["is a web archive", "JSONL"]),
+        ("a.gz", gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n", mtime=0), {}, ["is a web archive", "JSONL"]),
         ("a.wet", b"WARC/1.1\r\nWARC-Type: conversion\r\n", {}, ["is a web archive"]),
         ("a.arc", b"filedesc://a.arc 0.0.0.0 20010101\n", {}, ["is a web archive"]),
         ("a.txt", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nHello.", {}, ["web server"]),
