@@ -143,7 +143,7 @@ def test_an_experiment_edited_while_it_trains_is_not_recorded_and_its_training_i
 
     failed = run_and_edit(holding, ["train.peak_lr", CODE])
 
-    assert failed.returncode != 0
+    assert "exited with 4" in failed.stderr
     assert "error: params.yaml: train.peak_lr was 0.01 and is 400 (and 1 more)" in failed.stderr
     assert recorded(holding) == before
 
