@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 RECORDS = ("metrics/data.json", "metrics/train.json", "metrics/eval.json")
 PIPELINE = ("src", "dvc.yaml", "params.yaml", "presets.yaml", "sources.yaml", "requirements/bits.txt")
-JUDGE = ("src/lm/evaluate", "src/tools/judge", "src/tools/common")
+JUDGE = ("src/evidence", "src/tools/judge", "src/tools/common")
 TEXT = ("src/lm/text", "src/lm/tokens", "src/lm/tokenizer", "src/tokenize_split.py", "metrics/data.json")
 STEP = (
     "src/tools/common",

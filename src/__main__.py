@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
         tool = import_module(TOOLS[argv[0]])
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("lm", "tools", "extras"):
+        if package in ("evidence", "lm", "tools", "extras"):
             raise
         remedy = "run `source .venv/bin/activate`, or `make .venv/ready` if there is no .venv"
         print(f"error: {sys.executable} has no package {package}; {remedy}", file=sys.stderr)

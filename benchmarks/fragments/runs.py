@@ -3,10 +3,10 @@
 import re
 import statistics
 
+from evidence.statistics import POWER, detectable_by_runs
 from fragments.text import machine, output, paragraph, read, table
 from harness import ROOT
 from lm.core.params import read_yaml
-from tools.common.statistics import POWER, detectable_by_runs
 
 OTHER_SEEDS = (2, 3, 4, 5)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from evidence.statistics import welch
 from harness import RESULTS
 from lm.core.files import write_json
-from tools.common.statistics import welch
 from tools.judge.decision import MOST_SEEDS, Decision, Figures, decide
 from tools.judge.judgements import Judgement, Pair, noise_of
 from tools.judge.levels import FALSE_RATE, next_level, share

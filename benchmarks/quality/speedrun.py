@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import yaml
 
+from evidence.statistics import welch
 from harness import (
     RESULTS,
     busy_share,
@@ -39,7 +40,6 @@ from lm.model import machine
 from lm.model.score import score_tokens
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens
-from tools.common.statistics import welch
 
 RESULT = RESULTS / "speedrun.json"
 RECIPES = Path(__file__).with_suffix(".yaml")

@@ -18,10 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm.core.errors import IntegrityError, ParamsError, exit_with_status
-from lm.evaluate.intervals import Estimate
-from tools.common.arguments import tool_parser
-from tools.common.statistics import (
+from evidence.intervals import Estimate
+from evidence.statistics import (
     LEAST_DIFFERENT,
     clustered_difference,
     detectable_difference,
@@ -31,6 +29,8 @@ from tools.common.statistics import (
     sum_by_cluster,
     units_needed,
 )
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
+from tools.common.arguments import tool_parser
 from tools.common.tables import table
 
 SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?\.jsonl")  # lm-eval's names end in the time

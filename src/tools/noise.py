@@ -12,6 +12,7 @@ import dataclasses
 
 import numpy as np
 
+from evidence.statistics import LEAST_SEEDS, POWER, Deviation, detectable_by_runs, deviation
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
 from tools.common.json_output import print_json
@@ -20,7 +21,6 @@ from tools.common.paths import LOCK
 from tools.common.revisions import WORKSPACE
 from tools.common.runs import different_entries
 from tools.common.seeds import START, free_name, missing_seeds, queue_commands, settings_of
-from tools.common.statistics import LEAST_SEEDS, POWER, Deviation, detectable_by_runs, deviation
 
 SCHEMA = "reprolm.noise/1"
 RUNS_OF_EACH_SIDE = (1, 2, 3, 5, 8)

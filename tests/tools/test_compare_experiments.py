@@ -15,6 +15,7 @@ import dvc.api
 import numpy as np
 import pytest
 
+from evidence.statistics import student_t_quantile
 from lm.text.documents import open_text
 from lm.text.slices import Slice
 from support import ROOT
@@ -26,7 +27,6 @@ from tools.common.read_runs import read_runs
 from tools.common.revisions import Revision
 from tools.common.runs import Run
 from tools.common.seeds import START
-from tools.common.statistics import student_t_quantile
 from tools.compare import cli
 from tools.compare.cli import main
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evidence.statistics import detectable_by_runs
 from support import ROOT
 from support.json_documents import check_document, documented, read_document
 from support.loss_cases import LN2
@@ -16,7 +17,6 @@ from tools import noise, verdict
 from tools.common.json_output import plain, print_json
 from tools.common.known_runs import KnownRun, KnownRuns
 from tools.common.runs import Group, Run, compare_groups, corrected, group_by_seed
-from tools.common.statistics import detectable_by_runs
 from tools.compare import record as comparing
 from tools.compare.notes import notes_of
 

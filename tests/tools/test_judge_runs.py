@@ -206,14 +206,12 @@ def test_what_is_not_a_change_is_refused(judge, arguments, said):
 
 
 def test_code_that_scores_is_refused(night, judge):
-    path = night.folder / "src/lm/evaluate/intervals.py"
+    path = night.folder / "src/evidence/intervals.py"
     path.write_text(path.read_text() + "# changed\n")
 
     done = judge("base", "--seeds", "2")
 
-    refused(
-        done.status, done.errors, 4, "src/lm/evaluate/intervals.py differs from", "it decides how models are scored"
-    )
+    refused(done.status, done.errors, 4, "src/evidence/intervals.py differs from", "it decides how models are scored")
 
 
 def test_edited_metrics_of_an_experiment_change_nothing(night, judge, table):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evidence.statistics import detectable_by_runs, deviation
 from lm.core.files import read_json, write_json
 from support.json_documents import check_document, read_document
 from support.lock_cases import change_lock, entry_of, other_code, other_weights, train_with
@@ -17,7 +18,6 @@ from tools import noise
 from tools.common import known_runs
 from tools.common.lock import parse_lock
 from tools.common.seeds import START
-from tools.common.statistics import detectable_by_runs, deviation
 
 METRICS = Path("metrics/eval.json")
 OTHER_RATE = train_with(peak_lr=0.5)

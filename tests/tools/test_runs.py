@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lm.evaluate.intervals import ratio_interval
+from evidence.intervals import ratio_interval
+from evidence.statistics import holm
 from support.loss_cases import LN2
 from support.made_up_runs import SOURCES, run, score_of, seeds_of
 from tools.common.runs import (
@@ -18,7 +19,6 @@ from tools.common.runs import (
     same_until,
     what_differs,
 )
-from tools.common.statistics import holm
 
 WIDER = {"p": 1}  # the parameters of another configuration
 DEEPER = {"p": 2}

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evidence.statistics import clustered_difference, holm, p_text
 from extras.lm_eval.compare_tasks import main
 from support.markdown import rows_of
 from support.refusal import refused
-from tools.common.statistics import clustered_difference, holm, p_text
 
 NUM_ITEMS = 120
 

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
+from evidence.intervals import ratio_interval
 from lm.core.errors import IntegrityError
-from lm.evaluate.intervals import ratio_interval
 from lm.tokens.ngrams import CLEAN_BELOW
 from lm.tokens.tokenfile import TokenFile, sidecar_path
 from lm.tokens.windows import model_selection_starts

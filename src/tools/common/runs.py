@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm.evaluate.intervals import Estimate, ratio_interval
-from tools.common.statistics import LEAST_SEEDS, bits_per_byte, holm, welch
+from evidence.intervals import Estimate, ratio_interval
+from evidence.statistics import LEAST_SEEDS, bits_per_byte, holm, welch
 
 SEED = "train.seed"
 ABSENT = "(none)"

@@ -1,6 +1,7 @@
 """The answer of a comparison: a sentence to quote, and the few lines that a terminal shows after it."""
 
-from lm.evaluate.intervals import Estimate
+from evidence.intervals import Estimate
+from evidence.statistics import LEAST_SEEDS, POWER, detectable_by_runs, p_text
 from tools.common.paths import RAW, TOKENIZER, TRAIN
 from tools.common.runs import (
     NOT_SHOWN,
@@ -12,7 +13,6 @@ from tools.common.runs import (
     pooled_deviation,
     verdict,
 )
-from tools.common.statistics import LEAST_SEEDS, POWER, detectable_by_runs, p_text
 from tools.compare.notes import has_same_configuration, is_same_run, notes_of
 
 MOST_LINES = 10  # after the answer

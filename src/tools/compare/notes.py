@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm.evaluate.intervals import dominating_documents, effective_documents
+from evidence.intervals import dominating_documents, effective_documents
+from evidence.statistics import size_correlation
 from lm.tokens.tokenfile import LOSSY
 from tools.common.paths import TOKENIZER
 from tools.common.runs import Comparison, Group, different_inputs, different_parameters
-from tools.common.statistics import size_correlation
 
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of

@@ -1,6 +1,7 @@
 """A comparison as JSON for programs; docs/json.md describes it."""
 
-from lm.evaluate.intervals import Estimate, effective_documents
+from evidence.intervals import Estimate, effective_documents
+from evidence.statistics import bits_per_byte, detectable_difference
 from tools.common.runs import (
     SEED,
     Comparison,
@@ -10,7 +11,6 @@ from tools.common.runs import (
     different_parameters,
     verdict,
 )
-from tools.common.statistics import bits_per_byte, detectable_difference
 from tools.compare.answer import answer, detectable_by_seeds
 from tools.compare.notes import notes_of
 

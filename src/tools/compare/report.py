@@ -4,7 +4,8 @@ import itertools
 import math
 from pathlib import Path
 
-from lm.evaluate.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
+from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
+from evidence.statistics import LEAST_SEEDS, POWER, bits_per_byte, p_text, power
 from tools.common.runs import (
     NOT_SHOWN,
     SEED,
@@ -17,7 +18,6 @@ from tools.common.runs import (
     verdict,
     what_differs,
 )
-from tools.common.statistics import LEAST_SEEDS, POWER, bits_per_byte, p_text, power
 from tools.common.tables import render, table
 from tools.compare.answer import answer, detectable_by_seeds
 from tools.compare.notes import has_same_configuration, is_same_run, notes_of

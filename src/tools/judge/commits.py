@@ -17,7 +17,7 @@ from tools.common.paths import LOCK, METRICS, PARAMS, PLOTS
 WRITTEN = (str(LOCK), str(METRICS), str(PLOTS), "judgements.csv")
 LEFT_OUT = [f":(exclude){path}" for path in WRITTEN]
 # Code that scores a model, or judges scores.
-MEASURE = ("src/eval.py", "src/lm/evaluate", "src/lm/model/score.py", "src/tools")
+MEASURE = ("src/eval.py", "src/evidence", "src/lm/evaluate", "src/lm/model/score.py", "src/tools")
 FIXED_IDENTITY = {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")

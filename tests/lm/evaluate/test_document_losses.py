@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from evidence.intervals import ratio_interval
 from lm.core.errors import IntegrityError
 from lm.evaluate.documents import (
     loss_by_position,
@@ -19,7 +20,6 @@ from lm.evaluate.documents import (
     summarize,
     summarize_sections,
 )
-from lm.evaluate.intervals import ratio_interval
 from lm.tokens.tokenfile import TokenFile
 from lm.train.state import TrainingState
 from lm.train.step import validation_loss

@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from lm.evaluate import intervals
-from lm.evaluate.intervals import (
+from evidence import intervals
+from evidence.intervals import (
     Estimate,
     dominating_documents,
     effective_documents,

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from lm.evaluate.intervals import Estimate, ratio_interval
-from tools.common.statistics import (
+from evidence.intervals import Estimate, ratio_interval
+from evidence.statistics import (
     MOST_UNITS,
     POWER,
     chi_square_quantile,

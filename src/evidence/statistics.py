@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm.evaluate.intervals import Estimate, studentized
+from evidence.intervals import Estimate, studentized
 
 POWER = 0.8  # of tests that show a difference of the detectable size, the convention since Cohen (1988)
 CORRELATED = 0.3  # with the log of the size, from which a report warns

@@ -1,0 +1,1 @@
+"""Tables of losses in, verdicts out: differences over documents and over seeds, noise and power."""
