@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ruamel.yaml import YAML
 
 from evidence.statistics import detectable_by_runs, deviation
 from lm.core.files import read_json, write_json
+from support import ROOT
 from support.json_documents import check_document, read_document
 from support.lock_cases import change_lock, entry_of, other_code, other_weights, train_with
 from support.refusal import refused
@@ -259,17 +261,19 @@ def test_many_branches_are_read_without_a_process_for_each(committed, monkeypatc
     assert processes == []
 
 
-def test_the_quick_reader_of_yaml_reads_dvc_lock_as_ruamel_does(committed):
-    text = Path("dvc.lock").read_text()
+def test_the_quick_reader_of_yaml_reads_values_as_ruamel_does():
+    """YAML 1.1 would take 1e-05 for a text, and "on" for true."""
+    plain = "1e-05, 1.5, .5, 12, -3e4, 1.0e+3, 0, -7, .inf, null, ~, true, on, no, 2026-11-27, a: b"
+    text = f"[{plain}, '1e3', \"1\", [], {{}}]"
 
-    quickly = yaml.load(text, known_runs.Loader)
+    values = yaml.load(text, known_runs.Loader)
 
-    assert quickly["stages"] == parse_lock(text, "dvc.lock")["stages"]
+    expected = YAML(typ="safe").load(text.replace("2026-11-27", "'2026-11-27'"))
+    assert values == expected
+    assert list(map(type, values)) == list(map(type, expected))
 
 
-def test_the_quick_reader_of_yaml_reads_numbers_as_yaml_1_2_does():
-    """YAML 1.1 would take 1e-05 for a text."""
-    numbers = yaml.load("[1e-05, 1.5, .5, 12, -3e4, '1e3', 1.0e+3]", known_runs.Loader)
+def test_the_quick_reader_of_yaml_reads_dvc_lock_as_ruamel_does():
+    text = (ROOT / "dvc.lock").read_text()
 
-    assert numbers == [1e-05, 1.5, 0.5, 12, -3e4, "1e3", 1000.0]
-    assert type(numbers[3]) is int
+    assert yaml.load(text, known_runs.Loader)["stages"] == parse_lock(text, "dvc.lock")["stages"]

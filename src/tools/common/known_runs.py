@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pygit2
 import yaml
@@ -162,11 +163,16 @@ def read_known_run(name: str) -> KnownRun | None:
 
 
 class Loader(SafeLoader):  # pyright: ignore[reportGeneralTypeIssues]
-    """Read YAML ten times as fast as ruamel.yaml does; numbers such as 1e-05 are those of YAML 1.2, as for DVC."""
+    """Read YAML 1.2 as ruamel.yaml does: that takes 60 ms for a dvc.lock, this takes 5, and `noise` reads hundreds."""
+
+    yaml_implicit_resolvers: ClassVar[dict] = {}  # those of YAML 1.1 take 1e-05 for a text, and "on" for true
 
 
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?$|[-+]?[0-9]+[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
+PLAIN_VALUES = {
+    "null": r"~|null|",
+    "bool": r"true|false",
+    "int": r"[-+]?(0|[1-9][0-9]*)",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+}
+for kind, pattern in PLAIN_VALUES.items():
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"(?:{pattern})$"), None)
