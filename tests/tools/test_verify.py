@@ -25,8 +25,6 @@ from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 from tools.verify.records import BEST, Digests, Link, check_link, links_of_workspace, read_entries
 
-ADVICE = "run `the command`"
-
 
 @pytest.fixture(scope="module")
 def finished_and_exported(tmp_path_factory, finished):
@@ -124,13 +122,14 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
     def times_and_inodes():
         return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path("data").rglob("*")}
 
+    Path("data/raw/.manifest.json.7.tmp").touch()  # DVC ignores such a file
     before = times_and_inodes()
 
     result = check("--cache", "exported")
 
     assert result.status == 0
     assert {line[:5] for line in result.lines} == {"ok   "}
-    assert re.fullmatch(rf"{len(result.lines)} checks, [\d,]+ bytes read, all ok", result.last)
+    assert result.last.startswith(f"{len(result.lines)} checks, ")
     assert times_and_inodes() == before
 
     # Every output of dvc.lock and every link of a record has its line.
@@ -139,13 +138,14 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
     subjects = {line.removeprefix("ok").strip() for line in result.lines}
     assert len(outputs) > 15
     assert set(outputs) <= subjects
+    assert {f"cache of {path}" for path in outputs} <= subjects
     assert {f"{link.record} (from {link.file})" for link in links_of_workspace()} <= subjects
 
-
-def test_files_that_dvc_ignores_are_no_difference(workspace, check):
-    Path("data/raw/.manifest.json.7.tmp").touch()
-
-    assert check().status == 0
+    # So have the checkpoints that can be rebuilt.
+    stored = {checkpoint.step for checkpoint in list_checkpoints(only_run())}
+    more = read_curve(CURVE).keys() - stored - {0}
+    assert more
+    assert result.line_of(f"ok     {CURVE}: {len(more)} more checkpoints")
 
 
 def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypatch):
@@ -163,110 +163,92 @@ def test_every_hash_that_a_record_holds_of_a_file_is_checked(finished, monkeypat
     assert held <= {(link.record, link.entry) for link in links_of_workspace()}
 
 
-# One record and one file.
-
-
-@pytest.mark.parametrize(
-    ("recorded", "is_right"),
-    [
-        (lambda sha256: sha256, True),
-        (lambda sha256: sha256[:12], True),
-        (lambda sha256: sha256[:8], True),
-        (lambda sha256: sha256[:7], False),
-        (lambda sha256: sha256[:11] + ("1" if sha256[11] == "0" else "0"), False),
-        (lambda sha256: "x", False),
-        (lambda sha256: "", False),
-    ],
-    ids=["whole", "12 digits", "8 digits", "too few digits", "another last digit", "no digits", "empty"],
-)
-def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path, recorded, is_right):
+def test_a_shortened_hash_is_compared_to_its_last_digit(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"content")
+    sha256 = sha256_file(file)
     record = tmp_path / "record.json"
-    write_json(record, {"weights": {"sha256": recorded(sha256_file(file))}})
 
-    (finding,) = check_link(Link(record, "weights.sha256", file), Digests(), ADVICE)
+    def is_right(recorded: str) -> bool:
+        write_json(record, {"weights": {"sha256": recorded}})
+        (finding,) = check_link(Link(record, "weights.sha256", file), Digests(), "the command")
+        return finding.fault is None
 
-    assert (finding.fault is None) == is_right
-
-
-def test_an_entry_that_a_record_lacks_is_not_checked(tmp_path):
-    record = tmp_path / "record.json"
-    write_json(record, {})
-
-    assert list(check_link(Link(record, "sha256", tmp_path / "file"), Digests(), ADVICE)) == []
+    assert all(map(is_right, [sha256, sha256[:12], sha256[:8]]))
+    assert not any(map(is_right, [sha256[:7], sha256[:11] + "x", "1" + sha256[1:], ""]))
+    assert not list(check_link(Link(record, "other entry", file), Digests(), "the command"))
 
 
-@pytest.mark.parametrize(("suffix", "form"), [(".json", "JSON object"), (".parquet", "parquet file")])
-def test_a_record_that_cannot_be_read_is_named(tmp_path, suffix, form):
+@pytest.mark.parametrize("suffix", [".json", ".parquet"])
+def test_a_record_that_cannot_be_read_is_named(tmp_path, suffix):
     record = tmp_path / f"record{suffix}"
     record.write_text("{")
 
-    (finding,) = check_link(Link(record, "sha256", tmp_path / "file"), Digests(), ADVICE)
+    (finding,) = check_link(Link(record, "sha256", tmp_path / "file"), Digests(), "the command")
 
-    assert finding.fault == f"cannot be read as a {form}"
+    assert "cannot be read" in finding.fault
+    assert finding.advice == "the command"
 
 
 # Outputs that are not the recorded ones.
 
 
-@pytest.mark.parametrize(
-    ("path", "output", "stage", "is_cached"),
-    [
-        ("data/raw/train.parquet", "data/raw", "fetch", True),
-        ("data/models/model.json", "data/models", "train", True),
-        ("metrics/eval.json", "metrics/eval.json", "eval", False),
-    ],
-)
-def test_a_flipped_bit_is_named_with_its_remedy(workspace, check, path, output, stage, is_cached):
-    damaged_object = object_of(path)
-    is_linked = os.stat(path).st_nlink > 1
-    flip(path)
+def test_flipped_bits_are_named_with_their_remedies(workspace, check):
+    """In a file that is a link into the cache, the cache has the same damage."""
+    files = {"data/raw": "train.parquet", "data/models": "model.json"}
+    remedies = set()
+    for output, name in files.items():
+        damaged_object = object_of(f"{output}/{name}")
+        is_linked = os.stat(f"{output}/{name}").st_nlink > 1
+        flip(f"{output}/{name}")
+        stage = {"data/raw": "fetch", "data/models": "train"}[output]
+        of_linked = f"rm -rf {output} {damaged_object} && dvc repro -s {stage}"
+        remedies.add(of_linked if is_linked else f"rm -rf {output} && dvc checkout {output}")
+    flip("metrics/eval.json")
+    remedies.add("rm -rf metrics/eval.json && dvc repro -s eval")
 
     result = check()
 
-    if is_linked:  # the cache holds the same damage
-        remedy = f"rm -rf {output} {damaged_object} && dvc repro -fs {stage}"
-    elif is_cached:
-        remedy = f"rm -rf {output} && dvc checkout {output}"
-    else:
-        remedy = f"rm -rf {output} && dvc repro -s {stage}"
     assert result.status == 4
-    line = result.line_of(f"WRONG  {output}: ")
-    assert output == path or f"{path.removeprefix(output + '/')} is changed" in line
-    assert {command(line) for line in result.wrong} == {remedy}, "one damage, one thing to do"
-    assert result.last == f"error: {len(result.wrong)} wrong; run the commands above from the top, then verify again"
+    for output, name in files.items():
+        assert f"{name} is changed" in result.line_of(f"WRONG  {output}: ")
+    assert "md5 is " in result.line_of("WRONG  metrics/eval.json: ")
+    assert {command(line) for line in result.wrong} == remedies, "one damage, one thing to do"
+    assert len(result.wrong) == 3
+    repair(workspace, result.line_of("WRONG  data/raw: "))
+    assert not [line for line in check("--cache").wrong if "data/raw" in line]
 
 
-@pytest.mark.parametrize("record", [MANIFEST, TRAIN_SIDECAR, TOKENIZER_META, MODEL])
-def test_a_record_that_was_cut_off_is_the_only_thing_wrong(workspace, check, record):
-    unlink_from_cache(record)
-    truncate(record)
+def test_records_that_were_cut_off_are_the_only_things_wrong(workspace, check):
+    for record in (MANIFEST, TRAIN_SIDECAR, TOKENIZER_META, MODEL):
+        unlink_from_cache(record)
+        truncate(record)
 
     result = check()
 
-    assert len({command(line) for line in result.wrong}) == 1
-    assert result.last.startswith("error: 1 wrong; ")
+    assert len(result.wrong) == 4
+    assert len({command(line) for line in result.wrong}) == 4
 
 
-def test_an_extra_file_is_named(workspace, check):
+def test_missing_and_extra_files_are_named(workspace, check):
+    shutil.rmtree("data/evaluation")
+    Path("data/raw/manifest.json").unlink()
     shutil.copy("data/raw/train.parquet", "data/raw/more.parquet")
 
-    (line,) = check().wrong
+    raw, evaluation = check().wrong
 
-    assert line.startswith("WRONG  data/raw: more.parquet is new; run")
-    repair(workspace, line)
+    assert "manifest.json is missing, more.parquet is new" in raw
+    assert evaluation.startswith("WRONG  data/evaluation: is missing")
+    assert command(evaluation) == "dvc checkout data/evaluation"
+    repair(workspace, raw)
+    repair(workspace, evaluation)
     assert check().status == 0
 
 
 def test_an_output_that_the_remote_has_is_pulled(workspace, check, tmp_path):
     workspace.run("dvc", "remote", "add", "-d", "store", str(tmp_path / "store"))
     workspace.run("dvc", "push", "data/models")
-    damaged_object = object_of(BEST)
-    is_linked = os.path.samefile(BEST, damaged_object)
-    flip(BEST)
-    if not is_linked:
-        flip(damaged_object)
+    damaged_object = damage_with_cache(BEST)
 
     line = check().wrong[0]
 
@@ -279,28 +261,26 @@ def test_own_data_of_which_no_intact_copy_is_left_is_not_deleted(workspace, chec
     own = Path("own.txt")
     own.write_text("one two three\n")
     workspace.run("dvc", "add", "own.txt")
-    damaged_object = object_of(own)
-    is_linked = os.path.samefile(own, damaged_object)
-    flip(own)
-    if not is_linked:
-        flip(damaged_object)
+    damaged_object = damage_with_cache(own)
 
     (line,) = check().wrong
 
     assert "no intact copy is left here; put one of yours in its place" in line
-    assert command(line) == f"rm -f {damaged_object} && dvc add own.txt"
+    assert command(line) == f"rm -rf {damaged_object} && dvc add own.txt"
     Path("copy").write_text("one two three\n")
     os.replace("copy", own)
     repair(workspace, line)
     assert check("--cache").status == 0
 
 
-def test_a_missing_output_is_named(workspace, check):
-    shutil.rmtree("data/evaluation")
-
-    (line,) = check().wrong
-
-    assert line == "WRONG  data/evaluation: is missing; run `dvc checkout data/evaluation`"
+def damage_with_cache(path: Path) -> str:
+    """Flip a bit of a file and of its object in the cache, which may be the same file; return the object."""
+    damaged_object = object_of(path)
+    is_linked = os.path.samefile(path, damaged_object)
+    flip(path)
+    if not is_linked:
+        flip(damaged_object)
+    return damaged_object
 
 
 def test_outputs_of_a_stage_that_did_not_run_are_noted(workspace, check):
@@ -311,13 +291,76 @@ def test_outputs_of_a_stage_that_did_not_run_are_noted(workspace, check):
     result = check("--cache")
 
     assert result.status == 0
-    assert "note   data/evaluation: not made yet; run `dvc repro`" in result.lines
-    assert "note   metrics/eval.json: is not in dvc.lock; run `dvc repro`" in result.lines
+    assert command(result.line_of("note   data/evaluation: not made yet")) == "dvc repro"
+    assert command(result.line_of("note   metrics/eval.json: is not in dvc.lock")) == "dvc repro"
     notes = [line for line in result.lines if line.startswith("note")]
     assert result.last.endswith(f"all ok except {len(notes)} notes")
 
 
 # Inputs that have changed.
+
+
+def test_what_changed_since_a_stage_ran_is_noted(workspace, check):
+    """A model is not wrong because the next run has other parameters."""
+    workspace.change(**{"train.seed": 3})
+    with open("src/lm/evaluate/generation.py", "a") as file:
+        file.write("# changed\n")
+    flags = "python src/plot.py --evaluation data/evaluation --plots plots"
+    replace_in("dvc.yaml", flags, f"{flags} --plots plots")
+
+    result = check()
+
+    assert result.status == 0
+    for stage, changed in (("train", "params.yaml.train"), ("eval", "src/lm/evaluate"), ("plot", "its command")):
+        line = result.line_of(f"note   {stage}: ")
+        assert f"{changed} changed since it ran" in line
+        assert command(line) == "dvc repro"
+
+    # A stage that must run again makes its files for the cache, too.
+    samples = "data/evaluation/samples.md"
+    unlink_from_cache(samples)
+    flip(object_of(samples))
+    (line,) = check("--cache").wrong
+    assert command(line) == f"rm -rf {object_of(samples)} && dvc repro eval"
+
+
+def test_text_that_changed_in_place_is_noted(workspace, check):
+    """The size, time and inode are those that DVC remembers, so that DVC does not see the change."""
+    assert "up to date" in workspace.run("dvc", "status", "fetch").stdout
+    with writable(Path("data/local/small.jsonl")) as file:
+        file.write(b" ")
+    assert "up to date" in workspace.run("dvc", "status", "fetch").stdout
+
+    line = check().line_of("note   fetch: data/local changed since it ran; DVC does not see it")
+
+    touch, repro = command(line).split(" && ")
+    workspace.run("sh", "-c", touch)
+    assert repro == "dvc repro"
+    assert "data/local" in workspace.run("dvc", "status", "fetch").stdout
+
+
+# Records and models that do not fit.
+
+
+def test_records_of_other_files_are_named(workspace, check):
+    edit(TRAIN_SIDECAR, lambda meta: meta["source"].update(text_sha256="ab" * 32))
+    edit(MODEL, lambda record: record["data_sha256"].update(validation="cd" * 32))
+    audit = Path("data/audit/contamination.parquet")
+    table = pq.read_table(audit)
+    unlink_from_cache(audit)
+    pq.write_table(table.replace_schema_metadata({"validation_sha256": "ef" * 32}), audit)
+    workspace.run("dvc", "commit", "-f", "tokenize_train", "train", "audit")
+
+    result = check()
+
+    # Each has its entry, the hash that it records and that of the file.
+    raw = "data/raw/train.parquet"
+    line = result.line_of(f"WRONG  {TRAIN_SIDECAR} (from {raw}): source.text_sha256 is {'ab' * 32}")
+    assert sha256_file(raw) in line
+    line = result.line_of(f"WRONG  {MODEL} (from {VALIDATION}): data_sha256.validation is {'cd' * 32}")
+    assert sha256_file(VALIDATION) in line
+    line = result.line_of(f"WRONG  {audit} (from {VALIDATION}): validation_sha256 is {'ef' * 32}")
+    assert command(line) == "dvc repro -fs audit"
 
 
 def test_an_input_that_is_not_the_recorded_output_is_named(workspace, check):
@@ -329,161 +372,66 @@ def test_an_input_that_is_not_the_recorded_output_is_named(workspace, check):
     assert command(line) == "dvc repro"
 
 
-def test_a_changed_command_is_noted(workspace, check):
-    flags = "python src/plot.py --evaluation data/evaluation --plots plots"
-    replace_in("dvc.yaml", flags, f"{flags} --plots plots")
-
-    assert "note   plot: its command changed since it ran; run `dvc repro`" in check().lines
-
-
-def test_text_that_changed_in_place_is_noted(workspace, check):
-    """The size, time and inode are those that DVC remembers, so that DVC does not see the change."""
-    text = Path("data/local/own.txt")
-    text.write_text("one two three\n")
-    workspace.run("dvc", "repro", "fetch")
-    with writable(text) as file:
-        file.write(b"ONE")
-
-    note = check().line_of("note   fetch: data/local changed since it ran; DVC does not see it")
-
-    repair(workspace, note)
-    assert check().last.endswith("all ok")
-
-
-# Records and models that do not fit.
-
-
-def test_records_of_other_files_are_named(workspace, check):
-    edit(TRAIN_SIDECAR, lambda meta: meta["source"].update(text_sha256="ab" * 32))
-    edit(MODEL, lambda record: record["data_sha256"].update(validation="cd" * 32))
-    workspace.run("dvc", "commit", "-f", "tokenize_train", "train")
-
-    result = check()
-
-    text = "data/raw/train.parquet"
-    sidecar_says = f"source.text_sha256 is {'ab' * 32}, but the SHA-256 of {text} is {sha256_file(text)}"
-    line = f"WRONG  {TRAIN_SIDECAR} (from {text}): {sidecar_says}; run `dvc repro -fs tokenize_train`"
-    assert line in result.wrong
-    model_says = f"data_sha256.validation is {'cd' * 32}, but the SHA-256 of {VALIDATION} is {sha256_file(VALIDATION)}"
-    assert model_says in result.line_of(f"WRONG  {MODEL} (from {VALIDATION})")
-
-
-def test_an_audit_of_other_text_is_named(workspace, check):
-    path = Path("data/audit/contamination.parquet")
-    table = pq.read_table(path)
-    unlink_from_cache(path)
-    pq.write_table(table.replace_schema_metadata({"validation_sha256": "ab" * 32}), path)
-    workspace.run("dvc", "commit", "-f", "audit")
-
-    line = check().line_of(f"WRONG  {path} (from {VALIDATION}): validation_sha256 is {'ab' * 32}")
-
-    assert command(line) == "dvc repro -fs audit"
-
-
-@pytest.mark.parametrize(
-    ("changes", "clause"),
-    [
-        ({"seed": 2}, "seed is 2, params.yaml has 3"),
-        ({"seed": 3, "fingerprint": "01" * 8}, f"was made by run {'01' * 8}, the workspace's code, "),
-    ],
-    ids=["parameter", "fingerprint"],
-)
-def test_a_model_of_other_parameters_is_named(workspace, check, changes, clause):
+def test_a_model_of_another_run_is_named(workspace, check):
     """A poisoned run cache would restore such a model."""
-    workspace.change(**{"train.seed": 3})
-    edit(MODEL, lambda record: record.update(changes))
+    edit(MODEL, lambda record: record.update(fingerprint="01" * 8))
     workspace.run("dvc", "commit", "-f", "train")
 
-    line = check().line_of(f"WRONG  {MODEL} (from params.yaml): {clause}")
+    line = check().line_of(f"WRONG  {MODEL} (from params.yaml): was made by run {'01' * 8}")
 
     assert command(line) == "dvc repro -fs train"
 
 
-def test_a_model_is_not_wrong_because_the_next_run_has_other_parameters(workspace, check):
-    workspace.change(**{"train.seed": 3})
+def test_a_file_that_dvc_cannot_read_is_named(workspace, check):
+    for name in ("params.yaml", "dvc.lock"):
+        Path(name).write_text("a: [\n")
 
-    assert check().status == 0
+        result = check()
 
-
-@pytest.mark.parametrize("name", ["dvc.lock", "params.yaml"])
-def test_a_file_that_dvc_cannot_read_is_named(workspace, check, name):
-    Path(name).write_text("a: [\n")
-
-    result = check()
-
-    assert result.status == 4
-    assert result.last.startswith("error: dvc.yaml: DVC cannot read the pipeline: ")
-    assert name in result.last
+        assert result.status == 4
+        assert result.last.startswith("error: dvc.yaml: DVC cannot read the pipeline: ")
+        assert name in result.last
 
 
 # DVC's cache.
 
 
-def test_a_damaged_cache_object_is_repaired(workspace, check):
+def test_damaged_cache_objects_are_repaired(workspace, check):
+    """Of outputs that are intact: a file of a folder, and one that only the run cache keeps."""
     unlink_from_cache(MODEL)
-    damaged_object = object_of(MODEL)
-    flip(damaged_object)
+    stages = {object_of(MODEL): "train", object_of("metrics/eval.json"): "eval"}
+    for damaged_object in stages:
+        flip(damaged_object)
     assert workspace.run("dvc", "status", "dvc.yaml").stdout.strip() == "Data and pipelines are up to date."
     assert check().status == 0
 
-    (line,) = check("--cache").wrong
-
-    assert line.startswith(f"WRONG  {damaged_object}: md5 is ")
-    assert "data/models needs this file" in line
-    assert command(line) == f"rm -f {damaged_object} && dvc commit train"
-    repair(workspace, line)
-    assert check("--cache").status == 0
-
-
-def test_after_a_change_of_code_no_commit_repairs_the_cache(workspace, check):
-    with open("src/lm/evaluate/generation.py", "a") as file:
-        file.write("# changed\n")
-    samples = "data/evaluation/samples.md"
-    unlink_from_cache(samples)
-    flip(object_of(samples))
-
     result = check("--cache")
 
-    assert "note   eval: src/lm/evaluate changed since it ran; run `dvc repro`" in result.lines
-    (line,) = result.wrong
-    assert command(line) == f"rm -f {object_of(samples)} && dvc repro eval"
-
-
-def test_an_object_that_only_the_run_cache_uses_is_removed(workspace, check):
-    damaged_object = object_of("metrics/eval.json")
-    flip(damaged_object)
-
-    (line,) = check("--cache").wrong
-
-    assert command(line) == f"rm -f {damaged_object}"
+    assert len(result.wrong) == 2
+    for damaged_object, stage in stages.items():
+        line = result.line_of(f"WRONG  {damaged_object}: md5 is ")
+        assert command(line) == f"rm -rf {damaged_object} && dvc commit {stage}"
+        repair(workspace, line)
+    assert check("--cache").status == 0
 
 
 # Runs and checkpoints.
 
 
-@pytest.mark.parametrize("name", ["models/best_model_params.pt", "plots/training.csv", "sha256.json"])
-def test_a_damaged_finished_run_is_named_first(workspace, check, name):
+def test_a_damaged_finished_run_is_named_first(workspace, check):
     """The stage `train` would publish it."""
     done = only_run() / "done"
-    truncate(done / name)
+    truncate(done / "plots" / "training.csv")
     flip(BEST)
 
     first, second = check().wrong[:2]
+    truncate(done / "sha256.json")
+    of_cut_list = check().wrong[0]
 
-    assert first.startswith(f"WRONG  {done}")
-    assert command(first) == f"rm -rf {done}"
+    for line in (first, of_cut_list):
+        assert line.startswith(f"WRONG  {done}")
+        assert command(line) == f"rm -rf {done}"
     assert second.startswith("WRONG  data/models: ")
-
-
-def test_checkpoints_that_can_be_rebuilt_are_counted(workspace, check):
-    stored = {checkpoint.step for checkpoint in list_checkpoints(only_run())}
-    more = read_curve(CURVE).keys() - stored - {0}
-    assert more
-
-    result = check()
-
-    rebuilt = f"{CURVE}: {len(more)} more checkpoints, which `python src verify --retrain STEP` rebuilds"
-    assert f"ok     {rebuilt}" in result.lines
 
 
 def test_a_damaged_checkpoint_is_named(workspace, check):
@@ -527,36 +475,38 @@ def test_a_forged_evaluation_is_found_though_all_hashes_fit(workspace, check):
 # Exports.
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("tokenizer.json", "exported/tokenizer.json (from exported/tokenizer): is another one"),
-        ("tokenizer/meta.json", "exported/model.json (from exported/tokenizer/meta.json): tokenizer_sha256 is"),
-        ("tokenizer/ranks.tiktoken", "exported/tokenizer/meta.json (from exported/tokenizer/ranks.tiktoken): files."),
-        (
-            "model.safetensors",
-            "exported/model.safetensors, config.json (in model.json): exported/model.json: describes",
-        ),
-        ("generation_config.json", "exported/generation_config.json (from exported/tokenizer): is another one"),
-        ("README.md", "exported/README.md (from model.json): is about another model"),
-        ("model.json", "exported/model.json (from data/models/model.json): records another model"),
-    ],
-)
-def test_a_changed_export_is_named(workspace, check, name, sentence):
-    path = Path("exported", name)
-    if name.endswith(("meta.json", "model.json")):
-        edit(path, lambda value: value.update(seed=12))
-    elif name == "README.md":
-        sha256 = read_json("exported/model.json")["best"]["sha256"]
-        path.write_text(path.read_text().replace(sha256, "ab" * 32))
-    else:
-        flip(path)
+def replace_hash(path: Path) -> None:
+    """Let the card of an export be about other weights."""
+    sha256 = read_json("exported/model.json")["best"]["sha256"]
+    path.write_text(path.read_text().replace(sha256, "ab" * 32))
+
+
+def edit_seed(path: Path) -> None:
+    edit(path, lambda value: value.update(seed=12))
+
+
+OF_TOKENIZER = {
+    "exported/model.json (from exported/tokenizer/meta.json)": ("tokenizer/meta.json", edit_seed),
+    "exported/tokenizer/meta.json (from exported/tokenizer/ranks.tiktoken)": ("tokenizer/ranks.tiktoken", flip),
+}
+OF_WEIGHTS = {"exported/model.safetensors, config.json (in model.json)": ("model.safetensors", flip)}
+OF_OTHER_FILES = {
+    "exported/tokenizer.json (from exported/tokenizer)": ("tokenizer.json", flip),
+    "exported/generation_config.json (from exported/tokenizer)": ("generation_config.json", flip),
+    "exported/README.md (from model.json)": ("README.md", replace_hash),
+    "exported/model.json (from data/models/model.json)": ("model.json", edit_seed),
+}
+
+
+@pytest.mark.parametrize("damages", [OF_TOKENIZER, OF_WEIGHTS, OF_OTHER_FILES])
+def test_a_changed_export_is_named(workspace, check, damages):
+    for name, damage in damages.values():
+        damage(Path("exported", name))
 
     result = check("exported")
 
-    (line,) = result.wrong
-    assert sentence in line
-    assert command(line) == "python src export_hf exported"
+    assert {line.removeprefix("WRONG  ").split(": ")[0] for line in result.wrong} == damages.keys()
+    assert {command(line) for line in result.wrong} == {"python src export_hf exported"}
 
 
 def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):

@@ -6,8 +6,8 @@
     python src verify --retrain 450 --weights data/early    # and write the weights after step 450
 
 Every byte is read, because DVC trusts the modification times of files and never reads its cache again. Of the
-cache only the objects that dvc.lock or a .dvc file refers to are read; those of other runs are counted. Each check
-prints one line: `ok`; `WRONG` with the command that repairs it (run these commands from the top, then verify
+cache only the objects that dvc.lock or a .dvc file refers to are read, not those of other runs. Each check prints
+one line: `ok`; `WRONG` with the command that repairs it (run these commands from the top, then verify
 again); or `note` for a file that is not made yet or that has changed since. Exit status 4 if anything is wrong.
 
 Each validation of a run is a checkpoint that takes no space: plots/validation.csv has its step, its loss and the digest

@@ -13,6 +13,7 @@ from tools.common import paths
 from tools.common.parameters import flatten
 
 HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer would fit other files too
+NO_FILE = "no file"  # in place of the digest of a missing file
 
 
 class Link(NamedTuple):
@@ -144,7 +145,7 @@ class Digests:
                 self._known[stat.st_dev, stat.st_ino] = self._read(path)
             return self._known[stat.st_dev, stat.st_ino]
         except OSError as error:
-            reason = "no file" if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
+            reason = NO_FILE if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
             return Digest(reason, reason)
 
     def _read(self, path: Path) -> Digest:
