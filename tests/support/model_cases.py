@@ -140,13 +140,12 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
     return json.loads((folder / "model.json").read_text())
 
 
-def optimizer_params(optimizer="muon", weight_decay=0.1, embedding_lr_factor=1.0, numerics: Numerics = "fast"):
+def optimizer_params(optimizer="muon", weight_decay=0.1, numerics: Numerics = "fast"):
     """Return what `build_optimizers` reads of the parameters."""
     return types.SimpleNamespace(
         optimizer=optimizer,
         weight_decay=weight_decay,
         beta1=0.9,
         beta2=0.95,
-        embedding_lr_factor=embedding_lr_factor,
         numerics=numerics,
     )

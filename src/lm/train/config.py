@@ -27,7 +27,6 @@ class TrainParams:
     optimizer: Literal["muon", "adamw"]
     peak_lr: Positive
     min_lr: float
-    embedding_lr_factor: Positive
     warmup_steps: int
     schedule: Literal["cosine", "wsd"]
     decay_fraction: Annotated[float, FRACTION]

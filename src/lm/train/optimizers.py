@@ -188,17 +188,16 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Return AdamW for all parameters, or Muon for the matrices inside the blocks and AdamW for the rest.
 
-    They compute in `params.numerics`, Muon its products in `dtype`. Weight decay applies to matrices only. Each group's
-    `lr_factor` multiplies the scheduled learning rate; the embedding has a factor of its own. With `ngrams` an
-    optimizer comes first that lets tokens of similar spelling learn from each other.
+    They compute in `params.numerics`, Muon its products in `dtype`. Weight decay applies to matrices except the
+    embedding. Each group's `lr_factor` multiplies the scheduled learning rate. With `ngrams` an optimizer comes first
+    that lets tokens of similar spelling learn from each other.
     """
     named = list(model.named_parameters())
     embedding = [p for name, p in named if "embed" in name]
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
     vectors = [p for _, p in named if p.ndim < 2]
-    embedding_group = {"params": embedding, "weight_decay": 0.0, "lr_factor": params.embedding_lr_factor}
-    vector_group = {"params": vectors, "weight_decay": 0.0, "lr_factor": 1.0}
     matrix_group = {"params": matrices, "weight_decay": params.weight_decay, "lr_factor": 1.0}
+    other_group = {"params": [*embedding, *vectors], "weight_decay": 0.0, "lr_factor": 1.0}
 
     betas = (params.beta1, params.beta2)
     numerics = params.numerics
@@ -206,9 +205,9 @@ def build_optimizers(
     if ngrams is not None:
         optimizers.append(NgramAdamW(embedding[0], ngrams, betas, numerics))
     if params.optimizer == "adamw":
-        optimizers.append(AdamW([embedding_group, vector_group, matrix_group], betas, numerics))
+        optimizers.append(AdamW([other_group, matrix_group], betas, numerics))
     else:
-        optimizers.append(AdamW([embedding_group, vector_group], betas, numerics))
+        optimizers.append(AdamW([other_group], betas, numerics))
         optimizers.append(
             Muon([matrix_group], lr=0.0, weight_decay=params.weight_decay, dtype=dtype, numerics=numerics)
         )

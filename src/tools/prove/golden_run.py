@@ -86,7 +86,6 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         "optimizer": "muon",
         "peak_lr": 0.01,
         "min_lr": 0.0,
-        "embedding_lr_factor": 1.0,
         "warmup_steps": 5,
         "schedule": "wsd",
         "decay_fraction": 0.6,

@@ -32,8 +32,7 @@ class Tiny(nn.Module):
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_each_parameter_is_in_one_group(optimizer):
     model = Tiny()
-    params = optimizer_params(optimizer, embedding_lr_factor=3.0)
-    optimizers = build_optimizers(model, params, torch.float32)
+    optimizers = build_optimizers(model, optimizer_params(optimizer), torch.float32)
 
     update_weights(TrainingState(model, optimizers), 0.5)
 
@@ -46,7 +45,7 @@ def test_each_parameter_is_in_one_group(optimizer):
                 num_parameters += 1
     assert num_parameters == 3
     assert settings == {
-        id(model.embed.weight): (1.5, 0.0),
+        id(model.embed.weight): (0.5, 0.0),
         id(model.matrix.weight): (0.5, 0.1),
         id(model.norm.weight): (0.5, 0.0),
     }
