@@ -174,7 +174,7 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
         try:
             # A run that diverged does not continue.
             step.check_divergence(state, params)
-            while not step.is_finished(state, params):
+            while state.step < params.max_steps:
                 # Leave cores to other processes that are busy.
                 threads.adapt()
 
@@ -218,7 +218,7 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
     write_results(training)
     if world.is_main:
         checkpoints.delete_checkpoints(run.folder, staying)
-        print_end(state, params)
+        print_end(state)
 
 
 def validate(training: Training, arguments: Arguments, progress: Progress) -> None:

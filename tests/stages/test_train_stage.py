@@ -507,29 +507,6 @@ def test_a_run_that_starts_from_a_model_has_its_own_attention(of_documents, work
     assert again["init_sha256"] == record["best"]["sha256"]
 
 
-def test_patience_stops_the_run_early(workspace, capsys):
-    change_training(
-        workspace,
-        patience_evals=1,
-        peak_lr=2.0,
-        warmup_steps=0,
-        eval_every_tokens=BATCH_TOKENS,
-        divergence_nats=None,
-        sampled_vocab_size=25,
-    )
-
-    train()
-
-    record = read_json(Path("data/models/model.json"))
-    steps = record["training"]["steps"]
-    assert steps < 20
-    assert f"stopped early at step {steps}: no improvement in 1 validations" in capsys.readouterr().out
-    assert record["training"]["epochs"] == steps * BATCH_TOKENS / 3000, "those of the run, not of the plan"
-    flops = flops_per_token(ModelConfig(**record["config"]), 32, sampled_vocab_size=25)["total"]
-    assert record["training"]["training_flops"] == pytest.approx(flops * steps * BATCH_TOKENS)
-    assert read_json(Path("metrics/train.json"))["tokens_seen"] == steps * BATCH_TOKENS
-
-
 def test_a_finished_run_is_published_without_training(workspace, capsys):
     train()
     before = results()

@@ -16,7 +16,6 @@ SMALL = {
     "grad_clip": 1.0,
     "sampled_vocab_size": None,
     "ngram_buckets": None,
-    "patience_evals": None,
     "divergence_nats": None,
     "eval_tokens": 100,
     "seed": 1,

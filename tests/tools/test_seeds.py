@@ -67,13 +67,13 @@ def test_the_values_that_differ_from_the_files_are_given_without_the_seed(params
     changed = {
         "train.peak_lr": 1e-5,
         "models.*.d_ff": 512,
-        "train.patience_evals": 3,
+        "train.ngram_buckets": 300,
         "train.seed": 9,
     }
 
     assert settings_of(params | changed) == [
         "train.peak_lr=1e-05",
-        "train.patience_evals=3",
+        "train.ngram_buckets=300",
         "presets.yaml:models.tiny.d_ff=512",
     ]
 

@@ -41,7 +41,6 @@ class TrainParams:
     compile: bool
     seed: Annotated[int, SEED]
     init_from: str
-    patience_evals: CountOrNull
     divergence_nats: Annotated[float | None, above(0, ", or null")]
     log_every_tokens: Count
     eval_every_tokens: Count

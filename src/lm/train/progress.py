@@ -78,9 +78,7 @@ class Progress(tqdm):
             self.rows_shown = len(train_rows)
 
 
-def print_end(state: TrainingState, params: TrainParams) -> None:
-    """Print why a run ended early, its time by activity, and its best validation loss."""
-    if state.step < params.max_steps:
-        say(f"stopped early at step {state.step}: no improvement in {params.patience_evals} validations")
+def print_end(state: TrainingState) -> None:
+    """Print the time of a finished run by activity, and its best validation loss."""
     say("minutes      " + ", ".join(f"{seconds / 60:.1f} {activity}" for activity, seconds in state.seconds.items()))
     say(f"best validation loss {state.best_loss:.4f} nats/token at step {state.best_step}")

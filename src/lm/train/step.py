@@ -297,13 +297,3 @@ def record_validation(state: TrainingState, loss: float, params: TrainParams) ->
         state.best_loss = loss
         state.best_step = state.step
         state.best_weights = state.weights()
-
-
-def is_finished(state: TrainingState, params: TrainParams) -> bool:
-    """Return True after all steps, or after `patience_evals` validations without improvement."""
-    if state.step >= params.max_steps:
-        return True
-    if params.patience_evals is None:
-        return False
-    evals_since_best = sum(step > state.best_step for step, _, _ in state.history.validation)
-    return evals_since_best >= params.patience_evals

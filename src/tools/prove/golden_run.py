@@ -100,7 +100,6 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
         "compile": False,
         "seed": 1,
         "init_from": "",
-        "patience_evals": None,
         "divergence_nats": None,
         "log_every_tokens": 1024,
         "eval_every_tokens": 1024,
