@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lm.exact.gpu.launch import cdiv, launch
-from lm.exact.gpu.products import add_products, tile_of
+from lm.exact.gpu.products import Operand, add_products, inside, tile_of, tile_range
 from lm.exact.gpu.softmax import softmax_, softmax_gradient_
 from lm.exact.gpu.tiles import FLAT_TILE, Tile
 
@@ -31,9 +31,9 @@ def own_tile(num_rows, num_columns, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def first_seen(first, row, is_row, S):
+def first_seen(first, tile, S):
     """Return the first position that one of the rows of a tile sees, given first (T,)."""
-    of_rows = tl.load(first + row, mask=is_row, other=S)
+    of_rows = tl.load(first + tile.row, mask=tile.is_row, other=S)
     return tl.min(of_rows, 0)
 
 
@@ -43,41 +43,34 @@ def scores_kernel(
     k,
     first,
     scores,
-    T,
-    S,
-    H,
-    K,
-    D,
+    sizes,
     MASKED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
     """scores (B, H, T, S) = q k for q (B, T, H, D) and k (B, K, D, S); tiles that no position sees are not written."""
+    T, S, H, K, D = sizes
     matrix, top, left = own_tile(T, S, BM, BN)
     b = matrix // H
     head = matrix % H
-    row = top + tl.arange(0, BM)
-    column = left + tl.arange(0, BN)
-    term = tl.arange(0, BK)
-    is_row = row < T
-    is_column = column < S
+    tile = tile_range(top, left, T, S, BM, BN, BK)
 
     # The positions that the rows of the tile see.
-    begin = first_seen(first + b * T, row, is_row, S)
+    begin = first_seen(first + b * T, tile, S)
     end = S - T + tl.minimum(top + BM, T)
     if (left < end) & (left + BN > begin):
         # The addresses of the first terms.
-        query = (b.to(tl.int64) * T + row) * H + head
-        from_q = q + query[:, None] * D + term[None, :]
+        query = (b.to(tl.int64) * T + tile.row) * H + head
+        from_q = q + query[:, None] * D + tile.term[None, :]
         group = b.to(tl.int64) * K + head // (H // K)
-        from_k = k + (group * D + term)[:, None] * S + column[None, :]
+        from_k = k + (group * D + tile.term)[:, None] * S + tile.column[None, :]
 
         total = tl.zeros((BM, BN), tl.float32)
-        total = add_products(total, from_q, from_k, 1, S, is_row, is_column, 0, D, D, MASKED, BM, BN, BK)
-        score_row = matrix.to(tl.int64) * T + row
-        place = score_row[:, None] * S + column[None, :]
-        tl.store(scores + place, total, mask=is_row[:, None] & is_column[None, :])
+        total = add_products(total, Operand(from_q, 1), Operand(from_k, S), tile, 0, D, D, MASKED)
+        score_row = matrix.to(tl.int64) * T + tile.row
+        place = score_row[:, None] * S + tile.column[None, :]
+        tl.store(scores + place, total, mask=inside(tile))
 
 
 @triton.jit
@@ -86,42 +79,35 @@ def query_sums_kernel(
     x,
     first,
     out,
-    T,
-    S,
-    H,
-    K,
-    D,
+    sizes,
     MASKED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
     """out (B, T, H, D) = weights (B, H, T, S) x (B, S, K, D), over the positions that a tile of queries sees."""
+    T, S, H, K, D = sizes
     matrix, top, left = own_tile(T, D, BM, BN)
     b = matrix // H
     head = matrix % H
-    row = top + tl.arange(0, BM)
-    column = left + tl.arange(0, BN)
-    term = tl.arange(0, BK)
-    is_row = row < T
-    is_column = column < D
+    tile = tile_range(top, left, T, D, BM, BN, BK)
 
     # The positions that the rows of the tile see, from a multiple of BK on.
-    begin = first_seen(first + b * T, row, is_row, S) // BK * BK
+    begin = first_seen(first + b * T, tile, S) // BK * BK
     end = S - T + tl.minimum(top + BM, T)
 
     # The addresses of the first terms.
-    weight_row = matrix.to(tl.int64) * T + row
-    from_weights = weights + weight_row[:, None] * S + term[None, :]
-    position = b.to(tl.int64) * S + term
+    weight_row = matrix.to(tl.int64) * T + tile.row
+    from_weights = weights + weight_row[:, None] * S + tile.term[None, :]
+    position = b.to(tl.int64) * S + tile.term
     x_row = position * K + head // (H // K)
-    from_x = x + x_row[:, None] * D + column[None, :]
+    from_x = x + x_row[:, None] * D + tile.column[None, :]
 
     total = tl.zeros((BM, BN), tl.float32)
-    total = add_products(total, from_weights, from_x, 1, K * D, is_row, is_column, begin, end, S, MASKED, BM, BN, BK)
-    query = (b.to(tl.int64) * T + row) * H + head
-    place = query[:, None] * D + column[None, :]
-    tl.store(out + place, total, mask=is_row[:, None] & is_column[None, :])
+    total = add_products(total, Operand(from_weights, 1), Operand(from_x, K * D), tile, begin, end, S, MASKED)
+    query = (b.to(tl.int64) * T + tile.row) * H + head
+    place = query[:, None] * D + tile.column[None, :]
+    tl.store(out + place, total, mask=inside(tile))
 
 
 @triton.jit
@@ -142,24 +128,18 @@ def position_sums_kernel(
     x,
     first,
     out,
-    T,
-    H,
-    K,
-    D,
+    sizes,
     MASKED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
     """out (B, T, K, D) = weights (B, H, T, T) transposed times x (B, T, H, D), the heads of a group in their order."""
+    T, H, K, D = sizes
     matrix, top, left = own_tile(T, D, BM, BN)
     b = matrix // K
     group = matrix % K
-    row = top + tl.arange(0, BM)
-    column = left + tl.arange(0, BN)
-    term = tl.arange(0, BK)
-    is_row = row < T
-    is_column = column < D
+    tile = tile_range(top, left, T, D, BM, BN, BK)
 
     # The queries that see a row of the tile. No query before a position sees it.
     begin = top // BK * BK
@@ -170,17 +150,15 @@ def position_sums_kernel(
     total = tl.zeros((BM, BN), tl.float32)
     for head in range(group * heads_of_group, (group + 1) * heads_of_group):
         # The addresses of the first terms.
-        weight_row = (b.to(tl.int64) * H + head) * T + term
-        from_weights = weights + weight_row[None, :] * T + row[:, None]
-        query = (b.to(tl.int64) * T + term) * H + head
-        from_x = x + query[:, None] * D + column[None, :]
+        weight_row = (b.to(tl.int64) * H + head) * T + tile.term
+        from_weights = weights + weight_row[None, :] * T + tile.row[:, None]
+        query = (b.to(tl.int64) * T + tile.term) * H + head
+        from_x = x + query[:, None] * D + tile.column[None, :]
 
-        total = add_products(
-            total, from_weights, from_x, T, H * D, is_row, is_column, begin, end, T, MASKED, BM, BN, BK
-        )
-    out_row = (b.to(tl.int64) * T + row) * K + group
-    place = out_row[:, None] * D + column[None, :]
-    tl.store(out + place, total, mask=is_row[:, None] & is_column[None, :])
+        total = add_products(total, Operand(from_weights, T), Operand(from_x, H * D), tile, begin, end, T, MASKED)
+    out_row = (b.to(tl.int64) * T + tile.row) * K + group
+    place = out_row[:, None] * D + tile.column[None, :]
+    tl.store(out + place, total, mask=inside(tile))
 
 
 def tile_constants(tile: Tile, num_rows: int, num_columns: int, num_terms: int) -> dict:
@@ -205,7 +183,7 @@ def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
     scores = q.new_empty(B, H, T, S)
     grid = (num_tiles(tile, T, S) * B * H,)
     constants = tile_constants(tile, T, S, D)
-    launch(scores_kernel, grid, q, turned, first, scores, T, S, H, K, D, **constants)
+    launch(scores_kernel, grid, q, turned, first, scores, (T, S, H, K, D), **constants)
     return scores
 
 
@@ -220,7 +198,7 @@ def query_sums(weights: Tensor, x: Tensor, first: Tensor) -> Tensor:
     out = x.new_empty(B, T, H, D)
     grid = (num_tiles(tile, T, D) * B * H,)
     constants = tile_constants(tile, T, D, S)
-    launch(query_sums_kernel, grid, weights, x, first, out, T, S, H, K, D, **constants)
+    launch(query_sums_kernel, grid, weights, x, first, out, (T, S, H, K, D), **constants)
     return out
 
 
@@ -231,7 +209,7 @@ def position_sums(weights: Tensor, x: Tensor, first: Tensor, num_groups: int) ->
     out = x.new_empty(B, T, num_groups, D)
     grid = (num_tiles(tile, T, D) * B * num_groups,)
     constants = tile_constants(tile, T, D, T)
-    launch(position_sums_kernel, grid, weights, x, first, out, T, H, num_groups, D, **constants)
+    launch(position_sums_kernel, grid, weights, x, first, out, (T, H, num_groups, D), **constants)
     return out
 
 

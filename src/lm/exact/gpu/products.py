@@ -3,6 +3,8 @@
 # A checker of types sees kernels without what Triton gives them.
 # pyright: reportGeneralTypeIssues=false
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,9 +17,26 @@ from lm.exact.gpu.tiles import is_faster_by_chains, tile_for
 GROUP = tl.constexpr(8)  # rows of tiles that are computed together: their operands stay in the cache
 
 
+class TileRange(NamedTuple):
+    """The numbers that a program computes: rows (BM,) and columns (BN,) of a matrix, by BK terms at a time."""
+
+    row: tl.tensor
+    column: tl.tensor
+    term: tl.tensor  # 0, 1, … (BK,)
+    is_row: tl.tensor  # (BM,): which rows the matrix has
+    is_column: tl.tensor  # (BN,)
+
+
+class Operand(NamedTuple):
+    """The addresses of the first BK terms of an operand of a tile, (BM, BK) or (BK, BN), and the stride of terms."""
+
+    address: tl.tensor
+    stride: tl.tensor
+
+
 @triton.jit
 def tile_of(program, num_rows, num_columns, BM: tl.constexpr, BN: tl.constexpr):
-    """Return the row and the column of a program's tile. GROUP rows of tiles are computed column by column."""
+    """Return the first row and column of a program's tile. GROUP rows of tiles are computed column by column."""
     tile_rows = tl.cdiv(num_rows, BM)
     tile_columns = tl.cdiv(num_columns, BN)
     tiles_of_group = GROUP * tile_columns
@@ -30,47 +49,46 @@ def tile_of(program, num_rows, num_columns, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def add_products(
-    total,
-    a,
-    b,
-    a_term,
-    b_term,
-    is_row,
-    is_column,
-    first,
-    last,
-    K,
-    MASKED: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
-    """Return total (BM, BN) plus the chains of terms from `first`, a multiple of BK, to `last`.
-
-    a (BM, BK) and b (BK, BN) are the addresses of the first BK of K terms, and a_term and b_term the strides of terms.
-    Unless MASKED all rows, columns and terms exist. Beyond `last` terms must be 0.
-    """
+def tile_range(top, left, num_rows, num_columns, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Return the range of the tile that begins at row `top` and column `left`."""
+    row = top + tl.arange(0, BM)
+    column = left + tl.arange(0, BN)
     term = tl.arange(0, BK)
+    return TileRange(row, column, term, row < num_rows, column < num_columns)
+
+
+@triton.jit
+def inside(tile):
+    """Return which numbers (BM, BN) of a tile the matrix has."""
+    return tile.is_row[:, None] & tile.is_column[None, :]
+
+
+@triton.jit
+def add_products(total, a, b, tile, first, last, K, MASKED: tl.constexpr):
+    """Return total (BM, BN) plus the chains of terms of both operands from `first`, a multiple of BK, to `last`.
+
+    Unless MASKED all rows, columns and K terms of the tile exist. Beyond `last` terms must be 0.
+    """
+    BK: tl.constexpr = tile.term.shape[0]
     # Each round adds one chain.
     for start in tl.range(first // TERMS * TERMS, last, TERMS, num_stages=1):
         begin = tl.maximum(start, first)
         end = tl.minimum(start + TERMS, last)
-        from_a = a + tl.cast(begin, tl.int64) * a_term
-        from_b = b + tl.cast(begin, tl.int64) * b_term
+        from_a = a.address + tl.cast(begin, tl.int64) * a.stride
+        from_b = b.address + tl.cast(begin, tl.int64) * b.stride
 
-        chain = tl.zeros((BM, BN), tl.float32)
+        chain = tl.zeros(total.shape, tl.float32)
         for k in range(begin, end, BK):
             if MASKED:
-                is_term = k + term < K
-                x = tl.load(from_a, mask=is_row[:, None] & is_term[None, :], other=0.0)
-                y = tl.load(from_b, mask=is_term[:, None] & is_column[None, :], other=0.0)
+                is_term = k + tile.term < K
+                x = tl.load(from_a, mask=tile.is_row[:, None] & is_term[None, :], other=0.0)
+                y = tl.load(from_b, mask=is_term[:, None] & tile.is_column[None, :], other=0.0)
             else:
                 x = tl.load(from_a)
                 y = tl.load(from_b)
             chain = tl.dot(x, y, chain, input_precision="ieee")
-            from_a += BK * a_term
-            from_b += BK * b_term
+            from_a += BK * a.stride
+            from_b += BK * b.stride
 
         total = total + chain
     return total
@@ -82,19 +100,11 @@ def product_kernel(
     b,
     other,
     out,
-    M,
-    N,
-    K,
-    a_matrix,
-    a_row,
-    a_term,
-    b_matrix,
-    b_term,
-    b_column,
-    out_matrix,
-    out_row,
-    scale,
-    other_scale,
+    sizes,
+    a_strides,
+    b_strides,
+    out_strides,
+    scales,
     ADDS: tl.constexpr,
     MIXES: tl.constexpr,
     MASKED: tl.constexpr,
@@ -104,33 +114,36 @@ def product_kernel(
     BK: tl.constexpr,
 ):
     """out = a @ b for each matrix; with ADDS, out += a @ b; with MIXES, out = (a @ b) scale + other other_scale."""
+    M, N, K = sizes
+    a_matrix, a_row, a_term = a_strides
+    b_matrix, b_term, b_column = b_strides
+    out_matrix, out_row = out_strides
     matrix = tl.program_id(1).to(tl.int64)
     top, left = tile_of(tl.program_id(0), M, N, BM, BN)
-    row = top + tl.arange(0, BM)
-    column = left + tl.arange(0, BN)
-    term = tl.arange(0, BK)
-    is_row = row < M
-    is_column = column < N
+    tile = tile_range(top, left, M, N, BM, BN, BK)
 
     # The addresses of the first terms, and of the result.
-    from_a = a + matrix * a_matrix + row[:, None].to(tl.int64) * a_row + term[None, :].to(tl.int64) * a_term
-    from_b = b + matrix * b_matrix + term[:, None].to(tl.int64) * b_term + column[None, :].to(tl.int64) * b_column
-    place = matrix * out_matrix + row[:, None].to(tl.int64) * out_row + column[None, :]
-    inside = is_row[:, None] & is_column[None, :]
+    rows_of_a = a + matrix * a_matrix + tile.row[:, None].to(tl.int64) * a_row
+    x = Operand(rows_of_a + tile.term[None, :].to(tl.int64) * a_term, a_term)
+    rows_of_b = b + matrix * b_matrix + tile.term[:, None].to(tl.int64) * b_term
+    y = Operand(rows_of_b + tile.column[None, :].to(tl.int64) * b_column, b_term)
+    place = matrix * out_matrix + tile.row[:, None].to(tl.int64) * out_row + tile.column[None, :]
+    is_number = inside(tile)
 
     # The product. The last chain may be shorter than the others.
     total = tl.zeros((BM, BN), tl.float32)
     if ADDS:
-        total = tl.load(out + place, mask=inside, other=0.0)
+        total = tl.load(out + place, mask=is_number, other=0.0)
     whole = K // TERMS * TERMS
-    total = add_products(total, from_a, from_b, a_term, b_term, is_row, is_column, 0, whole, K, MASKED, BM, BN, BK)
+    total = add_products(total, x, y, tile, 0, whole, K, MASKED)
     if HAS_REST:
-        total = add_products(total, from_a, from_b, a_term, b_term, is_row, is_column, whole, K, K, True, BM, BN, BK)
+        total = add_products(total, x, y, tile, whole, K, K, True)
 
     if MIXES:
-        number = tl.load(other + place, mask=inside, other=0.0)
+        scale, other_scale = scales
+        number = tl.load(other + place, mask=is_number, other=0.0)
         total = total * scale + number * other_scale
-    tl.store(out + place, total, mask=inside)
+    tl.store(out + place, total, mask=is_number)
 
 
 @triton.jit
@@ -204,14 +217,11 @@ def multiply_matrices(
         b,
         out if other is None else other,
         out,
-        num_rows,
-        num_columns,
-        num_terms,
-        *a.stride(),
-        *b.stride(),
-        *out.stride()[:2],
-        scale,
-        other_scale,
+        (num_rows, num_columns, num_terms),
+        a.stride(),
+        b.stride(),
+        out.stride()[:2],
+        (scale, other_scale),
         ADDS=adds,
         MIXES=other is not None,
         MASKED=exceeds,
