@@ -51,7 +51,6 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "detectable": runs.detectable,
     "speeds": speed.speeds,
     "step": speed.step,
-    "records": speed.records,
     "default-data": runs.default_data,
     "default-evaluation": runs.default_evaluation,
     "rounding": bits.rounding,

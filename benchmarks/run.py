@@ -53,7 +53,6 @@ PROGRAMS = {
     "second_experiment": Result(f"{EXPERIMENT} second_experiment train.seq_len=512", PIPELINE),
     "first_hour": Result("python benchmarks/quality/first_hour.py", (*PIPELINE, "README.md")),
     "tutorial": Result("python benchmarks/quality/tutorial.py", (*PIPELINE, "docs/tutorial.md")),
-    "speedrun": Result("python benchmarks/quality/speedrun.py --record --seeds 1 2 3", PIPELINE),
     "tokenizing": Result("python benchmarks/speed/tokenizing.py", TEXT),
     "train_step": Result(TRAIN_STEP, STEP),
     "train_step_without_amx": Result(f"{WITHOUT_AMX} {TRAIN_STEP} --only 30m --name train_step_without_amx", STEP),

@@ -1,4 +1,4 @@
-"""Fragments about speed: tokenizing, training steps, training to a loss, and the leaderboard."""
+"""Fragments about speed: tokenizing and training steps."""
 
 from typing import NamedTuple
 
@@ -89,43 +89,3 @@ def rate_and_share(found: dict, case: str) -> tuple[str, str]:
         return "–", "–"
     share = found["share_of_bf16_peak"][case]["median"]
     return f"{found['tokens_per_s'][case]:,.0f} tokens/s", f"{100 * share:.0f} %"
-
-
-def spread(values: list[float]) -> str:
-    """Return the smallest and the largest value: `1.662 to 1.674`."""
-    return f"{min(values):.3f} to {max(values):.3f}" if values else "–"
-
-
-def records() -> str:
-    """docs/benchmarks.md: the recipes of speedrun.yaml, each with its change from the recipe before.
-
-    A recipe that was trained again for those that were appended to it has a row for each day.
-    """
-    found = read("speedrun")
-    rows = []
-    name = ""
-    for row in found["rows"]:
-        if again := row.get("runs_of_recipe_before"):
-            rows.append(row_of_record(f"{name}, on a later day", again, {}))
-        name = row["recipe"]
-        rows.append(row_of_record(name, row["runs"], row.get("change", {})))
-    head = f"recipe | tokens | seconds | bits per byte, {len(found['seeds'])} seeds | change | p"
-    return f"Measured on {found['machine']}.\n\n{table(head, rows)}"
-
-
-def row_of_record(name: str, runs: list[dict], change: dict) -> tuple[str, ...]:
-    """Return a row of that table."""
-    tokens = f"{runs[0]['tokens']:,}"
-    seconds = [run["seconds"] for run in runs]
-    range_s = f"{min(seconds):.0f} to {max(seconds):.0f}"
-    losses = spread([run["bits_per_byte"] for run in runs])
-    if not change:
-        return name, tokens, range_s, losses, "–", "–"
-    return name, tokens, range_s, losses, f"{change['value']:+.3f}", p_in_words(change["p_value"])
-
-
-def p_in_words(p_value: float | None) -> str:
-    """Return a p value with three digits."""
-    if p_value is None:
-        return "–"
-    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
