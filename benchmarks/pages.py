@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import exact_order
 import reference
-from fragments import bits, runs, speed
+from fragments import bits, runs
 from fragments.text import table
 from fragments.tutorial import TUTORIAL
 from harness import ROOT
@@ -49,8 +49,6 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     **TUTORIAL,
     "second-experiment": lambda: runs.experiment("second_experiment"),
     "detectable": runs.detectable,
-    "speeds": speed.speeds,
-    "step": speed.step,
     "default-data": runs.default_data,
     "default-evaluation": runs.default_evaluation,
     "rounding": bits.rounding,

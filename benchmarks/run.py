@@ -26,9 +26,7 @@ class Result(NamedTuple):
 RECORDS = ("metrics/data.json", "metrics/train.json", "metrics/eval.json")
 PIPELINE = ("src", "dvc.yaml", "params.yaml", "presets.yaml", "sources.yaml", "requirements/bits.txt")
 JUDGE = ("src/evidence", "src/tools/judge", "src/tools/common")
-TEXT = ("src/lm/text", "src/lm/tokens", "src/lm/tokenizer", "src/tokenize_split.py", "metrics/data.json")
 STEP = (
-    "src/tools/common",
     "src/lm/exact",
     "src/lm/model",
     "src/lm/tokens",
@@ -39,8 +37,6 @@ STEP = (
 
 RUN = "python benchmarks/quality/run.py"
 EXPERIMENT = "python benchmarks/quality/experiment.py"
-TRAIN_STEP = "python benchmarks/speed/train_step.py"
-WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
 PROGRAMS = {
     "default": Result(f"{RUN} default --folder .", RECORDS),
     "fast": Result(f"{RUN} fast --set train.numerics=fast train.dtype=bfloat16", PIPELINE),
@@ -53,9 +49,6 @@ PROGRAMS = {
     "second_experiment": Result(f"{EXPERIMENT} second_experiment train.seq_len=512", PIPELINE),
     "first_hour": Result("python benchmarks/quality/first_hour.py", (*PIPELINE, "README.md")),
     "tutorial": Result("python benchmarks/quality/tutorial.py", (*PIPELINE, "docs/tutorial.md")),
-    "tokenizing": Result("python benchmarks/speed/tokenizing.py", TEXT),
-    "train_step": Result(TRAIN_STEP, STEP),
-    "train_step_without_amx": Result(f"{WITHOUT_AMX} {TRAIN_STEP} --only 30m --name train_step_without_amx", STEP),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
 }
 
