@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine, an idle check, interleaved rounds, ratios, results; a stage by itself.
+"""What every benchmark shares: the machine, an idle check, interleaved rounds, ratios, results; a clone.
 
 A time alone says little: another load of the machine, or another machine, changes it. So the cases take turns within
 each round, in reversed order every other time, and what is reported beside the seconds is the ratio of a peer to ours
@@ -22,7 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import yaml
 
 from lm.core.files import write_json
 
@@ -73,19 +72,11 @@ def busy_share(seconds: float = 1.0) -> float:
 # Rounds and ratios.
 
 
-def interleave(
-    cases: dict[str, Callable[[], object]], rounds: int, fewer: dict[str, int] | None = None
-) -> dict[str, list[float]]:
-    """Time each case once a round, in reversed order every other round; return the seconds.
-
-    `fewer` names slow cases that run in the first rounds only, and the number of these rounds. What a case has left for
-    the kernel to write is written before the next one begins, whose time it would lengthen.
-    """
+def interleave(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Time each case once a round, in reversed order every other round; return the seconds."""
     seconds = {name: [] for name in cases}
     for index in range(rounds):
-        names = [name for name in cases if index < (fewer or {}).get(name, rounds)]
-        for name in names if index % 2 == 0 else reversed(names):
-            os.sync()
+        for name in cases if index % 2 == 0 else reversed(cases):
             start = time.perf_counter()
             cases[name]()
             seconds[name].append(time.perf_counter() - start)
@@ -93,18 +84,13 @@ def interleave(
     return seconds
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    """Return the median, the smallest and the largest value."""
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
-
-
 def ratios(seconds: dict[str, list[float]], ours: str) -> dict[str, dict[str, float]]:
     """Return how many times longer each peer takes than `ours` within a round: median, min and max."""
     found = {}
     for name, times in seconds.items():
         if name != ours:
-            # A slow peer runs in the first rounds only.
-            found[name] = summary([peer / own for peer, own in zip(times, seconds[ours], strict=False)])
+            of_rounds = [peer / own for peer, own in zip(times, seconds[ours], strict=False)]
+            found[name] = {"median": statistics.median(of_rounds), "min": min(of_rounds), "max": max(of_rounds)}
     return found
 
 
@@ -130,18 +116,7 @@ def write_results(name: str, *, seconds: dict[str, list[float]], ours: str, busy
     write_json(RESULTS / f"{name}.json", found)
 
 
-# A stage of the pipeline by itself, in a folder that holds links to the code and copies of the parameter files.
-
-
-def stage_folder(folder: Path) -> Path:
-    """Make `folder` what a stage takes for the repository: the same code, parameters of its own, no data."""
-    for name in ("data/init", "data/local", "data/processed_datasets"):
-        (folder / name).mkdir(parents=True)
-    for name in ("src", "dvc.yaml", "requirements.txt", "requirements"):
-        (folder / name).symlink_to(ROOT / name)
-    for name in ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"):
-        (folder / name).write_text((ROOT / name).read_text())
-    return folder
+# Commands in a clone.
 
 
 def run(folder: Path, command: str) -> str:
@@ -167,69 +142,3 @@ def clone_of_last_commit(parent: Path) -> Path:
     (clone / ".dvc" / "cache" / "files").symlink_to(Path(run(ROOT, "dvc cache dir").strip()) / "files")
     run(clone, "dvc checkout --quiet")
     return clone
-
-
-def change_params(folder: Path, values: dict) -> None:
-    """Set parameters by dotted name in the file that has the first section; a missing section below it is created."""
-    for name, value in values.items():
-        *parents, last = name.split(".")
-        files = ["params.yaml", "presets.yaml", "sources.yaml"]
-        contents = {each: yaml.safe_load((folder / each).read_text()) for each in files}
-        file = next(each for each in files if parents[0] in contents[each])
-        section = contents[file]
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[last] = value
-        (folder / file).write_text(yaml.safe_dump(contents[file], sort_keys=False))
-
-
-def read_values(texts: list[str]) -> dict:
-    """Return the parameters of `--set NAME=VALUE …`."""
-    values = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        values[name] = yaml.safe_load(value)
-    return values
-
-
-def run_stage(folder: Path, stage: str) -> dict[str, float]:
-    """Run the stage's command of dvc.yaml in `folder`; return its seconds and its peak of resident memory."""
-    environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
-    start = time.perf_counter()
-    peak_mb = run_measured(command_of(stage), folder / f"{stage}.log", folder, environment)
-    seconds = time.perf_counter() - start
-    return {"seconds": round(seconds, 2), "peak_rss_gib": round(peak_mb * 1e6 / 2**30, 3)}
-
-
-def command_of(stage: str) -> list[str]:
-    """Return the words of the stage's command of dvc.yaml, with this Python."""
-    command = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][stage]["cmd"]
-    if isinstance(command, list):
-        command = command[-1]  # the first one checks parameters
-    _, *arguments = shlex.split(command)
-    return [sys.executable, *arguments]
-
-
-_MEASURE = """
-import resource, subprocess, sys
-code = subprocess.call(sys.argv[2:], stderr=subprocess.STDOUT)
-with open(sys.argv[1], "w") as file:
-    file.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
-sys.exit(code)
-"""
-
-
-def run_measured(command: list[str], log: Path, cwd: Path, environment: dict[str, str]) -> int:
-    """Run a command, what it prints into `log`; return the most memory that one of its processes took, in MB.
-
-    A small process stands between, for Linux counts the caller's own peak into that of what it starts. Raises
-    RuntimeError with the last lines of the log if the command fails.
-    """
-    peak = log.with_suffix(".peak")
-    between = [sys.executable, "-S", "-c", _MEASURE, str(peak), *command]
-    with open(log, "w") as file:
-        done = subprocess.run(between, stdout=file, cwd=cwd, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{command} ended with {done.returncode}:\n{log.read_text()[-2000:]}")
-    unit_bytes = 1 if sys.platform == "darwin" else 1024
-    return round(int(peak.read_text()) * unit_bytes / 1e6)

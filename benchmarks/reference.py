@@ -80,11 +80,11 @@ def comments_of(file: str) -> dict[str, str]:
 
 
 class Place(typing.NamedTuple):
-    """Where a parameter has a value."""
+    """One value of a parameter, with its place in the file."""
 
-    name: str  # with NAME for that of a preset
-    path: str  # of the keys in the file
-    kind: str  # of the section that has it, "" if there are no kinds
+    name: str  # dotted, with NAME in place of the name of a preset
+    path: str  # dotted keys, as in the file
+    kind: str  # the section's `kind`, "" if it has none
     type: typing.Any
     value: typing.Any
 

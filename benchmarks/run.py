@@ -36,19 +36,19 @@ STEP = (
 )
 
 RUN = "python benchmarks/quality/run.py"
-EXPERIMENT = "python benchmarks/quality/experiment.py"
+PAGE = "python benchmarks/quality/page.py"
 PROGRAMS = {
-    "default": Result(f"{RUN} default --folder .", RECORDS),
-    "fast": Result(f"{RUN} fast --set train.numerics=fast train.dtype=bfloat16", PIPELINE),
-    "seed_2": Result(f"{RUN} seed_2 --set train.seed=2", PIPELINE),
-    "seed_3": Result(f"{RUN} seed_3 --set train.seed=3", PIPELINE),
-    "seed_4": Result(f"{RUN} seed_4 --set train.seed=4", PIPELINE),
-    "seed_5": Result(f"{RUN} seed_5 --set train.seed=5", PIPELINE),
+    "default": Result(f"{RUN} default", RECORDS),
+    "fast": Result(f"{RUN} fast train.numerics=fast train.dtype=bfloat16", PIPELINE),
+    "seed_2": Result(f"{RUN} seed_2 train.seed=2", PIPELINE),
+    "seed_3": Result(f"{RUN} seed_3 train.seed=3", PIPELINE),
+    "seed_4": Result(f"{RUN} seed_4 train.seed=4", PIPELINE),
+    "seed_5": Result(f"{RUN} seed_5 train.seed=5", PIPELINE),
+    "first_experiment": Result(f"{RUN} first_experiment train.max_tokens=921600", PIPELINE),
+    "second_experiment": Result(f"{RUN} second_experiment train.seq_len=512", PIPELINE),
+    "first_hour": Result(f"{PAGE} first_hour", (*PIPELINE, "README.md")),
+    "tutorial": Result(f"{PAGE} tutorial", (*PIPELINE, "docs/tutorial.md")),
     "judge": Result("python benchmarks/quality/judge.py", JUDGE),
-    "first_experiment": Result(f"{EXPERIMENT} first_experiment train.max_tokens=921600", PIPELINE),
-    "second_experiment": Result(f"{EXPERIMENT} second_experiment train.seq_len=512", PIPELINE),
-    "first_hour": Result("python benchmarks/quality/first_hour.py", (*PIPELINE, "README.md")),
-    "tutorial": Result("python benchmarks/quality/tutorial.py", (*PIPELINE, "docs/tutorial.md")),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
 }
 
