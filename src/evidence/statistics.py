@@ -1,13 +1,13 @@
 """Differences over training seeds and over items of documents, what several of them show, and what they could show."""
 
 import bisect
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from evidence.distributions import chi_square_quantile, student_t_p_value, student_t_quantile
 from evidence.intervals import Estimate, studentized
 
 POWER = 0.8  # of tests that show a difference of the detectable size, the convention since Cohen (1988)
@@ -15,8 +15,6 @@ CORRELATED = 0.3  # with the log of the size, from which a report warns
 LEAST_DIFFERENT = 6  # clusters: if all of five fall on one side, the exact sign test has p = 2 / 2^5 > 0.05
 MOST_UNITS = 10**6  # above which nobody wants to know how many
 LEAST_SEEDS = 3  # from whose standard deviation a report extrapolates
-
-_legendre = functools.cache(np.polynomial.legendre.leggauss)  # takes longer to compute than to use
 
 
 def bits_per_byte(nats: np.ndarray, utf8_bytes: np.ndarray) -> float:
@@ -206,61 +204,3 @@ def _student_t(value: float, se: float, df: float, confidence: float) -> Estimat
 def _both_t(df: float) -> float:
     """Return t(0.975) + t(POWER), the detectable difference in standard errors."""
     return student_t_quantile(0.95, df) + student_t_quantile(2 * POWER - 1, df)
-
-
-def student_t_p_value(t: float, df: float) -> float:
-    """Return P(|T| ≥ |t|) of Student's t with df ≥ 1 degrees of freedom, to about 1e-12.
-
-    With t = √df · tan θ the density is proportional to cos^(df-1) θ, which is integrated to atan(|t| / √df).
-    """
-    end = math.atan(abs(t) / math.sqrt(df))
-    points, weights = _legendre(200)
-    integral = float(weights @ np.cos((points + 1) * end / 2) ** (df - 1)) * end / 2
-    whole = math.sqrt(math.pi) / 2 * math.exp(math.lgamma(df / 2) - math.lgamma((df + 1) / 2))
-    return max(0.0, 1 - integral / whole)
-
-
-@functools.cache
-def student_t_quantile(confidence: float, df: float) -> float:
-    """Return the t with P(|T| ≤ t) = confidence, by bisection of the angle atan t."""
-    low = 0.0
-    high = math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if student_t_p_value(math.tan(middle), df) > 1 - confidence:
-            low = middle
-        else:
-            high = middle
-    return math.tan(low)
-
-
-def chi_square_quantile(probability: float, df: int) -> float:
-    """Return the x with P(X ≤ x) = probability of the chi-square distribution, by bisection."""
-    low = 0.0
-    high = 1.0
-    while chi_square_tail(high, df) > 1 - probability:
-        high *= 2
-    for _ in range(100):
-        middle = (low + high) / 2
-        if chi_square_tail(middle, df) > 1 - probability:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def chi_square_tail(x: float, df: int) -> float:
-    """Return P(X ≥ x) of the chi-square distribution with a whole number of degrees of freedom.
-
-    It is a finite sum (Abramowitz and Stegun 1964, 26.4.4 and 26.4.5), over the exponents j < df / 2 of x / 2: whole
-    ones for an even df, otherwise 1/2, 3/2, …
-    """
-    half = x / 2
-    if half == 0:
-        return 1.0
-    is_odd = df % 2 == 1
-    tail = math.erfc(math.sqrt(half)) if is_odd else 0.0
-    for i in range(df // 2):
-        j = i + 0.5 if is_odd else i
-        tail += math.exp(j * math.log(half) - half - math.lgamma(j + 1))
-    return min(1.0, tail)

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from evidence.distributions import chi_square_quantile, student_t_p_value, student_t_quantile
 from evidence.intervals import Estimate, ratio_interval
 from evidence.statistics import (
     MOST_UNITS,
     POWER,
-    chi_square_quantile,
     clustered_difference,
     detectable_by_runs,
     detectable_difference,
@@ -18,8 +18,6 @@ from evidence.statistics import (
     p_text,
     power,
     size_correlation,
-    student_t_p_value,
-    student_t_quantile,
     units_needed,
     welch,
 )

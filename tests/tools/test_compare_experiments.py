@@ -15,7 +15,7 @@ import dvc.api
 import numpy as np
 import pytest
 
-from evidence.statistics import student_t_quantile
+from evidence.distributions import student_t_quantile
 from lm.text.documents import open_text
 from lm.text.slices import Slice
 from support import ROOT

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from evidence.statistics import student_t_p_value
+from evidence.distributions import student_t_p_value
 
 MOST_SEEDS = 12  # of each side, after which a change that was not shown is rejected
 DIGITS = 8  # after the point, of the figures that are recorded and from which the answer follows

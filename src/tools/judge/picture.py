@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from evidence.statistics import student_t_quantile
+from evidence.distributions import student_t_quantile
 from lm.plots import BLUE, GREY, ORANGE, figure_of, save_png
 from tools.judge.judgements import Judgement
 
