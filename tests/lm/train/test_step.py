@@ -344,6 +344,16 @@ def test_gradients_above_the_limit_are_scaled_to_it(numerics, micro_batch_tokens
         assert torch.allclose(clipped, unlimited / times, rtol=1e-5)
 
 
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_the_norm_of_a_step_is_a_number_of_float32(numerics):
+    """The log of the training has it, so that it decides bytes."""
+    params = train_params(numerics=numerics)
+
+    _, norm = compute_gradients(new_state(numerics=numerics), batch_of(8), params, torch.float32)
+
+    assert norm == float(np.float32(norm))
+
+
 def average_with_one_gradient(value: float) -> Gemma3Model:
     """Return a model with the gradients of two micro-batches, in each of which one gradient has this value."""
     model = new_state().model
