@@ -45,24 +45,6 @@ def summary_of(*runs: Run, commands=()) -> list[str]:
 # Verdicts.
 
 
-@pytest.mark.parametrize(
-    ("shift", "verdict", "interval"),
-    [
-        (-0.05, "`b` is better than `a`", "excludes zero"),
-        (0.05, "`b` is worse than `a`", "excludes zero"),
-        (0.0, "no difference was shown between `a` and `b`", "contains zero"),
-    ],
-)
-def test_the_verdict_follows_from_sign_and_interval(shift, verdict, interval):
-    a = run("a", seed=1)
-    b = run("b", seed=2, shift=shift, params=WIDER)
-
-    sentence = line_of(report_of(a, b), "- Documents: ")
-
-    assert verdict in sentence
-    assert f"the 95 % interval {interval}" in sentence
-
-
 def test_the_verdict_of_several_comparisons_follows_from_the_corrected_p():
     a = run("a", seed=1)
     near = run("near", seed=2, shift=0.001, params={"p": 0})
@@ -99,11 +81,16 @@ def warnings_of(*runs: Run) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["train.seq_len", "eval.stride_fraction", "train.attend_across_documents"])
-def test_other_context_is_warned_of(name):
-    a = run("a", params={name: 0})
-    b = run("b", params={name: 1})
+def test_other_context_is_warned_of_right_after_the_answer(name):
+    a = run("a", seed=1, params={name: 0})
+    b = run("b", seed=2, shift=-0.05, params={name: 1})
 
-    assert f"`{name}`" in warnings_of(a, b)["other_context"]
+    warning = warnings_of(a, b)["other_context"]
+    lines = summary_of(a, b)
+
+    assert f"`{name}`" in warning
+    assert lines[1] == warning
+    assert lines.count(warning) == 1
 
 
 def test_a_group_has_the_looks_at_the_test_split_of_the_run_that_came_last():
@@ -160,11 +147,9 @@ def test_a_validation_loss_that_points_the_other_way_is_explained(of_a, of_b, wh
     assert why in text
 
 
-@pytest.mark.parametrize("curves", [(LOWER, HIGHER), (LOWER, LOWER), (HIGHER, []), ([], LOWER)])
-def test_a_validation_loss_that_agrees_or_is_unknown_is_not_explained(curves):
-    a, b = curves
-
-    assert "validation_loss" not in warnings_of(run("a", curve=a), run("b", 2, 0.05, WIDER, curve=b))
+def test_a_validation_loss_that_agrees_or_is_unknown_is_not_explained():
+    for a, b in ((LOWER, HIGHER), (LOWER, LOWER), (HIGHER, []), ([], LOWER)):
+        assert "validation_loss" not in warnings_of(run("a", curve=a), run("b", 2, 0.05, WIDER, curve=b))
 
 
 def test_only_a_run_that_is_equal_in_all_things_is_the_same_run():
@@ -184,12 +169,9 @@ def test_only_a_run_that_is_equal_in_all_things_is_the_same_run():
         assert "same_run" not in [note.kind for note in notes_of(comparison)]
 
 
-SIZES_OF_ONE_LARGE = np.array([9000, *range(500, 539)])
-
-
 def test_few_and_dominating_documents_and_a_difference_by_length_are_warned_of():
     """B is worse by a rate that grows with the log of the size."""
-    sizes = SIZES_OF_ONE_LARGE
+    sizes = np.array([9000, *range(500, 539)])
     rates = np.log(sizes) / 10
     a = replace(run("a"), utf8_bytes=sizes, nats=sizes * LN2)
     b = replace(run("b", params=WIDER), utf8_bytes=sizes, nats=sizes * LN2 * (1 + rates))
@@ -213,12 +195,17 @@ def test_many_documents_of_equal_length_are_not_warned_of():
 # The report.
 
 
-def test_the_report_has_a_row_for_each_run():
+def test_the_report_begins_with_the_answers_and_has_a_row_for_each_run():
     a = run("a", seed=1)
-    b = replace(run("b", seed=2, params=WIDER), train_seconds=61.0)
+    b = replace(run("b", seed=2, shift=-0.05, params=WIDER), train_seconds=61.0)
 
-    rows = rows_of(report_of(a, b))
+    text = report_of(a, b)
+    rows = rows_of(text)
 
+    assert summary_of(a, b)[0] in text.partition("| run ")[0]
+    sentence = line_of(text, "- Documents: ")
+    assert "`b` is better than `a`" in sentence
+    assert "the 95 % interval excludes zero" in sentence
     assert ["a", "1", f"{score_of(a):.4f}", "1,000", "900", "70", "–"] in rows
     assert ["b", "2", f"{score_of(b):.4f}", "1,000", "900", "70", "61"] in rows
 
@@ -290,20 +277,6 @@ def test_two_seeds_are_too_few_to_say_what_more_could_show():
     assert "needs about" not in line_of(text, "- Seeds: ")
 
 
-def test_the_report_begins_with_the_answers():
-    runs = [
-        run("a", seed=1),
-        run("b", seed=2, shift=0.05, params={"p": 1}),
-        run("c", seed=3, params={"p": 2}),
-    ]
-
-    answers = summary_of(*runs)[:2]
-    before_the_tables = report_of(*runs).partition("| run ")[0]
-
-    for answer in answers:
-        assert answer in before_the_tables
-
-
 def test_the_training_of_every_two_runs_of_the_same_seed_is_compared():
     """By the digests of their checkpoints, whatever the order of the seeds."""
     curve = [{"step": "0", "val_loss": "6.5", "checkpoint_digest": "aaa0"}]
@@ -337,18 +310,15 @@ def test_the_answer_is_one_sentence_with_both_intervals_the_one_that_decides_fir
     assert over_seeds < over_documents
 
 
-@pytest.mark.parametrize(
-    ("shift", "start"),
-    [
-        (0.05, "The model `b` is worse than the model `a`: +0.0"),
-        (0.0, "No difference was shown between the model `b` and the model `a`: "),
-    ],
-)
-def test_single_runs_are_called_models_and_their_seeds_unknown(shift, start):
-    sentence = summary_of(run("a", seed=1), run("b", seed=2, shift=shift, params=WIDER))[0]
+def test_single_runs_are_called_models_and_their_seeds_unknown():
+    a = run("a", seed=1)
+    shown = summary_of(a, run("b", seed=2, shift=0.05, params=WIDER))[0]
+    not_shown = summary_of(a, run("b", seed=2, params=WIDER))[0]
 
-    assert sentence.startswith(start)
-    assert "over seeds unknown, 1 seed of each side" in sentence
+    assert shown.startswith("The model `b` is worse than the model `a`: +0.0")
+    assert not_shown.startswith("No difference was shown between the model `b` and the model `a`: ")
+    for sentence in (shown, not_shown):
+        assert "over seeds unknown, 1 seed of each side" in sentence
 
 
 @pytest.mark.parametrize("others", [1, 3, 9])
@@ -365,17 +335,6 @@ def test_at_most_ten_lines_follow_the_answers_and_what_is_left_out_is_named(othe
     assert lines[-1].startswith("The report has more: ")
     assert shown in (commands, [])
     assert ("the commands for more seeds" in lines[-1]) == (shown == [])
-
-
-def test_what_makes_values_incomparable_comes_right_after_the_answer():
-    a = run("a", seed=1, params={"train.seq_len": 32})
-    b = run("b", seed=2, shift=-0.05, params={"train.seq_len": 64})
-
-    lines = summary_of(a, b)
-
-    warning = warnings_of(a, b)["other_context"]
-    assert lines[1] == warning
-    assert lines.count(warning) == 1
 
 
 @pytest.mark.parametrize(
@@ -396,24 +355,17 @@ def test_what_stages_make_is_named_as_a_difference_only_if_nothing_else_differs(
 # More seeds.
 
 
-@pytest.mark.parametrize(
-    ("b", "names"),
-    [
-        pytest.param([run("b", 4, -0.5, WIDER)], ["a-1…a-3", "b"], id="a single run"),
-        pytest.param(seeds_of("b", (4, 5, 6), 0.0, WIDER), ["a-1…a-3", "b-4…b-6"], id="nothing shown yet"),
-        pytest.param(seeds_of("b", (4, 5, 6), -0.5, WIDER), [], id="a difference is shown"),
-    ],
-)
-def test_more_seeds_are_asked_for_until_a_difference_over_seeds_is_shown(b, names):
-    comparisons = comparisons_of(*seeds_of("a", (1, 2, 3)), *b)
+def test_more_seeds_are_asked_for_until_a_difference_over_seeds_is_shown():
+    a = seeds_of("a", (1, 2, 3))
 
-    sides = groups_to_extend(comparisons, confidence=0.95)
+    def asked_for(*b: Run) -> list[str]:
+        return [side.name for side in groups_to_extend(comparisons_of(*a, *b), confidence=0.95)]
 
-    assert [side.name for side in sides] == names
+    assert asked_for(run("b", 4, -0.5, WIDER)) == ["a-1…a-3", "b"]
+    assert asked_for(*seeds_of("b", (4, 5, 6), 0.0, WIDER)) == ["a-1…a-3", "b-4…b-6"]
+    assert asked_for(*seeds_of("b", (4, 5, 6), -0.5, WIDER)) == []
 
-
-def test_no_seeds_are_asked_for_between_runs_of_one_configuration():
-    a, b = seeds_of("a", (1, 2))
-    comparison = compare_groups(Group([a]), Group([b]), 1, 0.95, 99)
-
+    # No seed tells runs of one configuration apart.
+    first, second, _ = a
+    comparison = compare_groups(Group([first]), Group([second]), 1, 0.95, 99)
     assert groups_to_extend([comparison], confidence=0.95) == []

@@ -85,58 +85,35 @@ def report_of(name: str) -> str:
 # The numbers.
 
 
-@pytest.fixture
-def base_and_vocab(compare) -> Done:
-    """The comparison of two tokenizers."""
-    return compare("base", "vocab", "--documents", "4")
+def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, compare):
+    before = workspace.run("git", "status", "--porcelain").stdout
 
+    done = compare("base", "vocab", "--documents", "4")
 
-def difference_of_base_and_vocab() -> str:
-    return f"{measured('vocab')['bits_per_byte'] - measured('base')['bits_per_byte']:+.4f}"
-
-
-def test_the_difference_of_two_tokenizers_is_that_of_the_metrics(base_and_vocab):
-    answer = base_and_vocab.lines[0]
-
-    report = report_of("base-vs-vocab")
-    delta = difference_of_base_and_vocab()
-    assert base_and_vocab.status == 0
+    assert done.status == 0
+    assert workspace.run("git", "status", "--porcelain").stdout == before
     assert measured("base")["tokens"] != measured("vocab")["tokens"]
-    assert f"`base`: {delta} bits per byte (95 % interval over 38 documents " in answer
-    assert answer in report
-    assert f"## vocab − base: {delta} bits per byte" in report
 
-
-def test_what_differs_is_named_without_the_seed(base_and_vocab):
-    rows = rows_of(report_of("base-vs-vocab"))
-
-    names = [row[0] for row in rows]
-    assert "Differs: tokenizers.*.vocab_size 400 → 320." in base_and_vocab.lines
-    assert ["tokenizers.*.vocab_size", "400", "320"] in rows
-    assert "train.seed" not in names
-
-
-def rates_of_documents() -> tuple[np.ndarray, np.ndarray]:
-    """Return bytes, and bits per byte of `vocab` - `base`, of the documents that the comparison wrote."""
+    # The answer and the report have the difference of the metrics, which is that of the written documents.
+    delta = f"{measured('vocab')['bits_per_byte'] - measured('base')['bits_per_byte']:+.4f}"
     with open("comparisons/base-vs-vocab.csv") as file:
-        rows = list(csv.DictReader(file))
-    sizes = np.array([float(row["utf8_bytes"]) for row in rows])
-    changes = np.array([float(row["vocab"]) - float(row["base"]) for row in rows])
-    return sizes, changes
+        documents = list(csv.DictReader(file))
+    sizes = np.array([float(row["utf8_bytes"]) for row in documents])
+    changes = np.array([float(row["vocab"]) - float(row["base"]) for row in documents])
+    report = report_of("base-vs-vocab")
+    assert f"{delta} bits per byte (95 % interval over 38 documents " in done.lines[0]
+    assert done.lines[0] in report
+    assert f"## vocab − base: {delta} bits per byte" in report
+    assert f"{(sizes * changes).sum() / sizes.sum():+.4f}" == delta
 
+    # They name what differs, without the seed.
+    rows = rows_of(report)
+    assert "Differs: tokenizers.*.vocab_size 400 → 320." in done.lines
+    assert ["tokenizers.*.vocab_size", "400", "320"] in rows
+    assert "train.seed" not in [row[0] for row in rows]
 
-def test_the_difference_is_that_of_the_written_documents(base_and_vocab):
-    sizes, changes = rates_of_documents()
-
-    difference = (sizes * changes).sum() / sizes.sum()
-
-    assert f"{difference:+.4f}" == difference_of_base_and_vocab()
-
-
-def test_the_documents_that_changed_most_are_shown_with_words_of_theirs(base_and_vocab):
-    shown = re.findall(r"^\| (\d+): `(.*)` ", base_and_vocab.output, re.M)
-
-    sizes, changes = rates_of_documents()
+    # The documents that changed most are shown with words of theirs.
+    shown = re.findall(r"^\| (\d+): `(.*)` ", done.output, re.M)
     most_changed = np.argsort(-np.abs(sizes * changes))[:4]
     assert {int(document) for document, _ in shown} == set(most_changed.tolist())
     texts = list(itertools.chain.from_iterable(open_text(Path("data/raw"), Slice("validation", 0, None)).batches()))
@@ -145,13 +122,29 @@ def test_the_documents_that_changed_most_are_shown_with_words_of_theirs(base_and
         assert words.rstrip("…").strip() in " ".join(texts[int(document)].split())
 
 
-def test_resamples_decide_the_steps_of_p(compare):
-    done = compare("base", "vocab", "--json", "--resamples", "99")
+def test_json_is_all_that_standard_output_has(workspace, compare):
+    """`workspace` is `vocab`, so that two comparisons are corrected."""
+    shutil.rmtree(workspace.folder / "comparisons", ignore_errors=True)
 
-    (comparison,) = read_document(done.output)["comparisons"]
-    steps = 100 * comparison["documents"]["p_value"]
-    assert steps >= 1
-    assert steps == pytest.approx(round(steps))
+    done = compare("base", "vocab", "workspace", "--json", "--resamples", "99")
+
+    document = read_document(done.output)
+    check_document(document)
+    assert done.status == 0
+    assert done.errors.startswith("written: ")
+    for path in document["files"].values():
+        assert (workspace.folder / path).stat().st_size > 0
+
+    # The numbers are those of the metrics; the resamples decide the steps of p.
+    base = measured("base")
+    comparison, _ = document["comparisons"]
+    assert document["documents"]["number"] == base["documents"]
+    assert comparison["difference"] == pytest.approx(measured("vocab")["bits_per_byte"] - base["bits_per_byte"])
+    assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
+    p_value = comparison["documents"]["p_value"]
+    assert 100 * p_value >= 1
+    assert 100 * p_value == pytest.approx(round(100 * p_value))
+    assert comparison["documents"]["p_value_holm"] > p_value
 
 
 @pytest.fixture
@@ -184,6 +177,7 @@ def test_the_confidence_decides_the_verdict_the_status_and_the_commands(
     document = read_document(done.output)
     (comparison,) = document["comparisons"]
     assert done.status == status
+    assert ("not better than base1…base2: vocab1…vocab2 (not shown)" in done.errors) == (status == 1)
     assert document["confidence"] == float(confidence)
     assert comparison["documents"]["verdict"] == "better"
     of_seeds = comparison["seeds"]
@@ -192,14 +186,6 @@ def test_the_confidence_decides_the_verdict_the_status_and_the_commands(
     assert of_seeds["verdict"] == said
     assert comparison["verdict"] == said
     assert (document["commands_for_more_seeds"] == []) == (said == "better")
-
-
-def test_a_comparison_changes_nothing_that_git_sees(workspace, compare):
-    before = workspace.run("git", "status", "--porcelain").stdout
-
-    compare("base", "vocab")
-
-    assert workspace.run("git", "status", "--porcelain").stdout == before
 
 
 def test_seeds_are_grouped(compare):
@@ -214,16 +200,6 @@ def test_seeds_are_grouped(compare):
     assert "over seeds unknown, 2 and 1 seeds" in done.lines[0]
 
 
-def test_patterns_name_experiments(compare):
-    done = compare("b*e", "se*2")
-
-    report = report_of("base-vs-seed2")
-    assert done.status == 0
-    assert report.startswith("# seed2 against base\n")
-    assert ["train.seed", "1", "2"] in rows_of(report)
-    assert "- Training of" not in report
-
-
 def test_a_run_equals_its_copy_in_the_workspace(compare):
     done = compare("vocab", "workspace")
 
@@ -233,21 +209,21 @@ def test_a_run_equals_its_copy_in_the_workspace(compare):
     assert said in report_of("vocab-vs-workspace")
 
 
-@pytest.fixture
-def unfinished(workspace):
-    """A queued experiment, seed9."""
+def test_patterns_name_experiments_and_those_that_are_not_finished(workspace, compare):
     workspace.run("dvc", "exp", "run", "--queue", "--name", "seed9", "-S", "train.seed=9")
-    yield
-    workspace.run("dvc", "queue", "remove", "--queued")
 
-
-def test_runs_of_a_pattern_that_are_not_finished_are_named(compare, unfinished):
-    done = compare("base", "seed*")
+    done = compare("b*e", "seed*")
     refusal = compare("seed*")
 
+    workspace.run("dvc", "queue", "remove", "--queued")
     said = "Not finished, so not compared: seed9 (Queued)"
+    report = report_of("base-vs-seed2")
+    assert done.status == 0
     assert f"{said}." in done.lines
-    assert f"**{said}.**" in report_of("base-vs-seed2").splitlines()
+    assert report.startswith("# seed2 against base\n")
+    assert f"**{said}.**" in report.splitlines()
+    assert ["train.seed", "1", "2"] in rows_of(report)
+    assert "- Training of" not in report
     refused(refusal.status, refusal.errors, 2, "name at least two different runs", said)
 
 
@@ -269,61 +245,7 @@ def test_the_files_of_code_that_differ_are_named(workspace, compare):
     assert "src/lm/evaluate: samples.py" in names
 
 
-# For programs.
-
-
-def test_json_is_all_that_standard_output_has_and_the_files_are_written(workspace, compare):
-    shutil.rmtree(workspace.folder / "comparisons", ignore_errors=True)
-
-    done = compare("base", "vocab", "--json")
-
-    document = read_document(done.output)
-    check_document(document)
-    assert done.status == 0
-    assert done.errors == "written: comparisons/base-vs-vocab.md, base-vs-vocab.csv\n"
-    for path in document["files"].values():
-        assert (workspace.folder / path).stat().st_size > 0
-
-
-def test_json_has_the_numbers_of_the_metrics(compare):
-    document = read_document(compare("base", "vocab", "--json").output)
-
-    base = measured("base")
-    vocab = measured("vocab")
-    (comparison,) = document["comparisons"]
-    assert document["documents"]["number"] == base["documents"]
-    assert comparison["difference"] == pytest.approx(vocab["bits_per_byte"] - base["bits_per_byte"])
-    assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
-
-
-def test_json_has_p_before_and_after_the_correction_for_several_runs(compare):
-    (alone,) = read_document(compare("base", "vocab", "--json").output)["comparisons"]
-
-    among_two, _ = read_document(compare("base", "vocab", "workspace", "--json").output)["comparisons"]
-
-    p_value = alone["documents"]["p_value"]
-    assert among_two["documents"]["p_value"] == p_value
-    assert among_two["documents"]["p_value_holm"] > p_value
-
-
-def test_a_required_verdict_decides_the_exit_status(compare):
-    verdicts = {}
-    for a, b in (("base", "vocab"), ("vocab", "base")):
-        done = compare(a, b, "--json", "--require", "better")
-        (comparison,) = read_document(done.output)["comparisons"]
-        verdict = comparison["verdict"]
-        verdicts[verdict] = done.status
-        unmet = f"--require better: not better than {a}: {b} ({verdict})"
-        assert (unmet in done.errors.splitlines()) == (done.status == 1)
-
-    assert verdicts == {"better": 0, "worse": 1}
-
-
-def test_a_verdict_of_a_run_that_does_not_exist_is_no_document(compare):
-    done = compare("base", "nonsense", "--json", "--require", "better")
-
-    assert done.status == 2
-    assert done.output == ""
+# More seeds.
 
 
 def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_seeds(workspace, compare):
@@ -349,29 +271,23 @@ def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_se
 # What cannot be compared.
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "said"),
-    [
-        ("x-*", 2, "x-*: no finished experiment has such a name"),
-        ("nonsense", 2, "nonsense is neither an experiment nor a git revision"),
-        ("main", 4, "main: dvc.lock is neither in git nor in DVC's cache"),
-    ],
-)
-def test_names_without_results_are_refused(compare, name, code, said):
-    done = compare("base", name)
-
-    refused(done.status, done.errors, code, said)
-
-
-def test_a_name_of_two_experiments_is_refused(workspace, compare):
-    """They started from different commits."""
+def test_names_without_results_are_refused(workspace, compare):
+    """The name `twin` is of two experiments, which started from different commits."""
     for message in ("a", "b"):
         start = workspace.run("git", "commit-tree", "HEAD^{tree}", "-m", message).stdout.strip()
         workspace.run("git", "update-ref", f"refs/exps/{start[:2]}/{start[2:]}/twin", "HEAD")
+    cases = [
+        ("x-*", 2, "x-*: no finished experiment has such a name"),
+        ("nonsense", 2, "nonsense is neither an experiment nor a git revision"),
+        ("twin", 2, "twin is the name of several experiments"),
+        ("main", 4, "main: dvc.lock is neither in git nor in DVC's cache"),
+    ]
 
-    done = compare("base", "twin")
+    for name, code, said in cases:
+        done = compare("base", name, "--json", "--require", "better")
 
-    refused(done.status, done.errors, 2, "twin is the name of several experiments")
+        refused(done.status, done.errors, code, said)
+        assert done.output == ""
 
 
 def test_an_altered_file_is_refused(workspace, compare):
@@ -395,14 +311,3 @@ def test_a_subfolder_of_the_repository_is_refused(tmp_path):
     done = subprocess.run(command, cwd=tmp_path / "docs", capture_output=True, text=True)
 
     refused(done.returncode, done.stderr, 2, "docs is a subfolder", str(tmp_path))
-
-
-def test_runs_with_other_rules_are_refused(workspace, compare):
-    """A rule that drops long documents leaves another validation text; the last test, as it leaves that behind."""
-    (texts,) = open_text(workspace.folder / "data/raw", Slice("validation", 0, None)).batches()
-    lengths = sorted(len(text) for text in texts)
-    save_experiment(workspace, "short", **{"selections.none.max_chars": lengths[20]})
-
-    done = compare("base", "short")
-
-    refused(done.status, done.errors, 4, "base and short were evaluated on different documents")

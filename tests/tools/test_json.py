@@ -20,10 +20,7 @@ from tools.common.runs import Group, Run, compare_groups, corrected, group_by_se
 from tools.compare import record as comparing
 from tools.compare.notes import notes_of
 
-# The parameters of other configurations than that without any.
-WIDER = {"p": 1}
-DEEPER = {"p": 2}
-LONGER = {"p": 3}
+WIDER = {"p": 1}  # the parameters of another configuration
 
 
 # compare
@@ -43,12 +40,6 @@ def document_of(*runs: Run) -> dict:
     document["files"] = {"report": "a.md", "documents": "a.csv"}
     text = json.dumps(plain(document), allow_nan=False)
     return json.loads(text)
-
-
-def comparison_of(*runs: Run) -> dict:
-    """Return the one comparison in the document about made-up runs."""
-    (comparison,) = document_of(*runs)["comparisons"]
-    return comparison
 
 
 def test_a_document_of_compare_has_every_documented_key_and_no_other():
@@ -129,20 +120,13 @@ def test_two_seeds_of_each_side_decide_what_the_verdict_is_over(seeds_of_a, seed
     a = seeds_of("a", seeds_of_a)
     b = seeds_of("b", seeds_of_b, shift, WIDER)
 
-    comparison = comparison_of(*a, *b)
+    (comparison,) = document_of(*a, *b)["comparisons"]
 
     assert comparison["verdict"] == verdict
     assert comparison["basis"] == basis
     deciding = comparison[basis]
     for key in ("verdict", "difference", "p_value_holm", "detectable_difference"):
         assert comparison[key] == deciding[key], key
-
-
-def test_two_seeds_of_one_configuration_are_compared_over_documents():
-    comparison = comparison_of(run("a", seed=1), run("a", seed=2))
-
-    assert comparison["verdict"] == "not shown"
-    assert comparison["basis"] == "documents"
 
 
 def test_documents_do_not_decide_where_seeds_do():
@@ -156,45 +140,11 @@ def test_documents_do_not_decide_where_seeds_do():
         run("b-4", seed=4, shift=0.2, params=WIDER),
     ]
 
-    comparison = comparison_of(*a, *b)
+    (comparison,) = document_of(*a, *b)["comparisons"]
 
     assert comparison["documents"]["verdict"] == "worse"
     assert comparison["seeds"]["verdict"] == "not shown"
     assert comparison["verdict"] == "not shown"
-
-
-def test_p_is_given_before_and_after_the_correction():
-    a = run("a", seed=1)
-    near = run("near", seed=2, shift=0.001, params=WIDER)
-    far = run("far", seed=3, shift=0.05, params=DEEPER)
-    same = run("same", seed=4, params=LONGER)
-
-    of_near, *_ = document_of(a, near, far, same)["comparisons"]
-
-    of_documents = of_near["documents"]
-    assert of_documents["low"] > 0
-    assert of_documents["p_value"] <= 0.05 < of_documents["p_value_holm"]
-    assert of_near["verdict"] == "not shown"
-
-
-def test_what_more_seeds_could_show_is_extrapolated_from_three():
-    three_seeds = seeds_of("a", (1, 2, 3))
-
-    comparison = comparison_of(*three_seeds, run("b", seed=4, params=WIDER))
-
-    rows = comparison["detectable_by_seeds"]
-    differences = [row["difference"] for row in rows]
-    assert [row["seeds_of_each_side"] for row in rows] == [2, 3, 5, 10]
-    assert differences == sorted(differences, reverse=True)
-
-
-def test_nothing_is_extrapolated_from_two_seeds():
-    two_seeds = seeds_of("a", (1, 2))
-    two_others = seeds_of("b", (4, 5), params=WIDER)
-
-    comparison = comparison_of(*two_seeds, *two_others)
-
-    assert comparison["detectable_by_seeds"] == []
 
 
 def warnings_about(a: Run, b: Run) -> set[str]:

@@ -30,36 +30,28 @@ def compared(*runs: Run, confidence: float = 0.95) -> Comparison:
     return compare_groups(a, b, seed=1, confidence=confidence, resamples=99)
 
 
-def names_of(groups: list[Group]) -> list[list[str]]:
-    return [[run.name for run in group.runs] for group in groups]
-
-
 # Groups, and what differs between them.
 
 
 def test_runs_that_differ_only_in_seed_are_one_group():
+    """Another configuration, the same seed again and other code are groups of their own."""
     runs = [
         run("a-1", seed=1),
         run("w-1", seed=1, params=WIDER),
         run("a-2", seed=2),
         run("w-2", seed=2, params=WIDER),
-    ]
-
-    groups = group_by_seed(runs)
-
-    assert names_of(groups) == [["a-1", "a-2"], ["w-1", "w-2"]]
-
-
-def test_the_same_seed_again_and_other_code_are_groups_of_their_own():
-    runs = [
-        run("a", seed=1),
         run("again", seed=1),
-        run("other code", seed=2, code="f"),
+        run("other code", seed=3, code="f"),
     ]
 
     groups = group_by_seed(runs)
 
-    assert names_of(groups) == [["a"], ["again"], ["other code"]]
+    assert [[each.name for each in group.runs] for group in groups] == [
+        ["a-1", "a-2"],
+        ["w-1", "w-2"],
+        ["again"],
+        ["other code"],
+    ]
 
 
 def test_parameters_and_inputs_that_differ_are_named_with_both_values():
@@ -140,17 +132,14 @@ def test_the_mean_of_several_seeds_is_compared():
     assert comparison.seeds.low > 0
 
 
-@pytest.mark.parametrize("noise", ["documents", "seeds"])
-def test_the_confidence_is_that_of_both_intervals(noise):
-    runs = [
-        *seeds_of("a", (1, 2, 3)),
-        *seeds_of("b", (7, 8, 9), shift=0.01, params=WIDER),
-    ]
+def test_the_confidence_is_that_of_both_intervals():
+    runs = [*seeds_of("a", (1, 2, 3)), *seeds_of("b", (7, 8, 9), shift=0.01, params=WIDER)]
 
-    wide = getattr(compared(*runs, confidence=0.95), noise)
-    narrow = getattr(compared(*runs, confidence=0.5), noise)
+    wide = compared(*runs, confidence=0.95)
+    narrow = compared(*runs, confidence=0.5)
 
-    assert narrow.high - narrow.low < 0.6 * (wide.high - wide.low)
+    assert narrow.documents.high - narrow.documents.low < 0.6 * (wide.documents.high - wide.documents.low)
+    assert narrow.seeds.high - narrow.seeds.low < 0.6 * (wide.seeds.high - wide.seeds.low)
 
 
 def mixture_of_two() -> tuple[Run, Run]:
@@ -173,13 +162,11 @@ def test_each_source_is_compared_by_its_own_documents():
     assert of_sources["headers"] == expected
 
 
-@pytest.mark.parametrize("others", [None, SOURCES[::-1]], ids=["no sources", "other sources"])
-def test_sources_are_compared_only_if_all_runs_have_the_same(others):
+def test_sources_are_compared_only_if_all_runs_have_the_same():
     a, b = mixture_of_two()
 
-    comparison = compared(a, replace(b, sources=others))
-
-    assert comparison.sources == {}
+    for others in (None, SOURCES[::-1]):
+        assert compared(a, replace(b, sources=others)).sources == {}
 
 
 def test_a_source_without_text_is_left_out():
@@ -192,15 +179,7 @@ def test_a_source_without_text_is_left_out():
     assert list(comparison.sources) == ["headers"]
 
 
-FAMILIES = {
-    "documents": lambda comparisons: [each.documents for each in comparisons],
-    "seeds": lambda comparisons: [each.seeds for each in comparisons],
-    "sources": lambda comparisons: [estimate for each in comparisons for estimate in each.sources.values()],
-}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_of_comparisons_is_corrected_for_their_number(family):
+def test_each_family_of_comparisons_is_corrected_for_their_number():
     runs = [
         *seeds_of("a", (1, 2, 3)),
         *seeds_of("b", (4, 5, 6), shift=2e-4, params=WIDER),
@@ -208,13 +187,20 @@ def test_each_family_of_comparisons_is_corrected_for_their_number(family):
     ]
     groups = group_by_seed([replace(each, sources=SOURCES) for each in runs])
     first, *others = groups
-    alone = [compare_groups(first, other, 1, 0.95, 99) for other in others]
 
+    alone = [compare_groups(first, other, 1, 0.95, 99) for other in others]
     together = compare_with_first(groups, 1, 0.95, 99)
 
-    estimates_of = FAMILIES[family]
-    assert estimates_of(together) == holm(estimates_of(alone))
-    assert estimates_of(together) != estimates_of(alone)
+    families = [
+        lambda comparison: [comparison.documents],
+        lambda comparison: [comparison.seeds],
+        lambda comparison: list(comparison.sources.values()),
+    ]
+    for estimates_of in families:
+        of_alone = [estimate for each in alone for estimate in estimates_of(each)]
+        of_together = [estimate for each in together for estimate in estimates_of(each)]
+        assert of_together == holm(of_alone)
+        assert of_together != of_alone
 
 
 # Until which step two runs had the same bits.
@@ -267,19 +253,13 @@ def test_the_first_validation_that_differs_is_named(other, said):
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("other", "inputs"),
-    [
-        pytest.param([], {}, id="no validations"),
-        pytest.param(curve(digests=("aaa0", "bbb0", "")), {}, id="no digest at a step"),
-        pytest.param(curve(), {"data": "f"}, id="other data"),
-    ],
-)
-def test_nothing_is_said_of_runs_whose_bits_cannot_be_compared(other, inputs):
+def test_nothing_is_said_of_runs_whose_bits_cannot_be_compared():
     a = run("a", curve=curve())
-    b = run("b", curve=other, **inputs)
+    without_a_digest = curve(digests=("aaa0", "bbb0", ""))
 
-    assert same_until(a, b) is None
+    assert same_until(a, run("b")) is None
+    assert same_until(a, run("b", curve=without_a_digest)) is None
+    assert same_until(a, run("b", curve=curve(), data="f")) is None
 
 
 @pytest.mark.parametrize(("code", "cause"), [("2", "the code"), ("1", "the machine")])
