@@ -1,6 +1,5 @@
 """Text that breaks tokenizers: it is encoded whole, and its special strings are ordinary text."""
 
-import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -8,19 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.core.files import read_json, write_json
-from lm.tokenizer.build import write_byte_level, write_huggingface
+from lm.core.files import read_json
+from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import document_spans, open_tokens
-from support.refusal import refused
 from support.stages import run_here
 from support.tokenize_cases import (
-    BYTES,
     ENVIRONMENT,
     STAGE,
     arguments,
     make_project,
-    outputs,
     tokenize,
     write_raw,
 )
@@ -100,37 +96,6 @@ def test_a_document_of_50_mb_takes_at_most_a_gibibyte_per_process(folder):
     units_of_a_gibibyte = 1 << 30 if sys.platform == "darwin" else 1 << 20  # macOS counts bytes, Linux KiB
     assert int(measured) < units_of_a_gibibyte
     assert decoded(Path("tokenizer")) == texts
-
-
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
-def test_the_dtype_follows_the_vocabulary(folder, vocab_size, dtype):
-    pairs = [bytes(pair) for pair in itertools.product(range(256), repeat=2)]
-    entries = [*BYTES, *pairs][: vocab_size - 1]
-    eot_id = vocab_size - 1
-    Path("wide").mkdir()
-    write_byte_level(Path("wide"), {entry: rank for rank, entry in enumerate(entries)}, "bpe")
-    write_raw(["ab", "\x01\x02"])
-
-    assert tokenize(folder="wide") == 0
-
-    tokens = open_tokens(Path("out/train.bin"))
-    assert tokens.ids.dtype.name == dtype
-    assert tokens.meta["dtype"] == dtype
-    assert tokens.ids.tolist() == [entries.index(b"ab"), eot_id, entries.index(b"\x01\x02"), eot_id]
-
-
-def test_an_id_outside_the_vocabulary_is_not_written(folder, capsys):
-    """meta.json records fewer entries than the vocabulary has."""
-    Path("imported").mkdir()
-    write_huggingface(Path("imported"), Path("tokenizer"))
-    meta = load_tokenizer("imported").meta
-    write_json("imported/meta.json", meta | {"vocab_size": ord("w"), "eot_id": 0})
-    write_raw(["hello world"])
-
-    status = tokenize(folder="imported")
-
-    refused(status, capsys.readouterr().err, 4, f"gave the id {ord('w')}, but meta.json says")
-    assert outputs() == []
 
 
 def test_bytes_that_are_not_utf_8_are_replaced_and_counted(project):

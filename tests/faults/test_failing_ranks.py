@@ -114,11 +114,16 @@ def test_a_killed_launcher_stops_its_ranks_with_a_checkpoint(workspace, undistur
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+    ("number", "code", "sabotage"),
+    [
+        pytest.param(signal.SIGINT, 130, "hold_at_and_slow_down_the_main_rank", marks=pytest.mark.slow),
+        (signal.SIGTERM, 143, "hold_at_and_write_slowly_beside_training"),
+    ],
 )
-def test_a_signal_to_the_launcher_saves_a_checkpoint_and_all_leave(workspace, undisturbed, number, code):
+def test_a_signal_to_the_launcher_saves_a_checkpoint_and_all_leave(workspace, undisturbed, number, code, sabotage):
+    """They wait for the main rank, which prints for all, and for its thread that writes the checkpoint."""
     set_runtime(checkpoint_every_s=3600)
-    stage = Stage(sabotage_ranks, "hold_at_and_slow_down_the_main_rank", 5)
+    stage = Stage(sabotage_ranks, sabotage, 5)
     pids = held()
 
     os.kill(stage.process.pid, number)
@@ -127,32 +132,7 @@ def test_a_signal_to_the_launcher_saves_a_checkpoint_and_all_leave(workspace, un
     ended = stage.end()
     wait_all_gone(pids)
 
-    refused(ended.code, ended.err, code, f"training stopped at step 5 ({number.name}); a checkpoint is saved")
+    refused(ended.code, ended.err, code, f"stopped at step 5 ({number.name})", "a checkpoint is saved")
     assert ended.err.count("error:") == 1
     assert ended.err.count("stopping after") == 1
     go_on_alone(5, undisturbed)
-
-
-def test_at_a_signal_all_ranks_wait_for_the_thread_that_writes_the_checkpoint(workspace, undisturbed):
-    set_runtime(checkpoint_every_s=3600)
-    stage = Stage(sabotage_ranks, "hold_at_and_write_slowly_beside_training", 5)
-    pids = held()
-
-    os.kill(stage.process.pid, signal.SIGTERM)
-    wait_for(lambda: "stopping after this step" in stage.err)
-    Path("go").touch()
-    ended = stage.end()
-    wait_all_gone(pids)
-
-    refused(ended.code, ended.err, 143, "training stopped at step 5 (SIGTERM); a checkpoint is saved")
-    go_on_alone(5, undisturbed)
-
-
-def test_what_cannot_be_shared_is_refused_by_the_ranks_own_sentence(workspace):
-    workspace.change(**{"train.batch_tokens": 32 * 15, "train.micro_batch_tokens": 32 * 5})
-
-    ended = run_stage()
-
-    refused(ended.code, ended.err, 2, "train.batch_tokens 480 are 15 sequences", "which 2 processes cannot")
-    assert ended.err.count("error:") == 1
-    assert not Path("data/models").exists()

@@ -85,22 +85,6 @@ def test_a_run_that_diverged_does_not_go_on_past_it(workspace):
     assert first.sentence == second.sentence
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_computed(workspace):
-    too_many = 1 << 40
-    one_step = {
-        "train.batch_tokens": too_many,
-        "train.micro_batch_tokens": too_many,
-        "train.max_tokens": too_many,
-        "train.warmup_steps": 0,
-    }
-    workspace.change(**one_step)
-
-    ended = run_stage()
-
-    assert ended.out == ""
-    refused(ended.code, ended.err, 5, "GiB, ", "GiB are free; lower train.micro_batch_tokens")
-
-
 def limit_memory(more_bytes: int) -> None:
     """A sabotage: this process can have so many bytes more than it has now."""
     limit = psutil.Process().memory_info().vms + more_bytes

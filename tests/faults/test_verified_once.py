@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lm.text.documents import open_texts
-from lm.text.slices import Slice
-from support.mixture_cases import write_source
 from support.stages import run_here
 
 TRAIN_TEXT = "data/raw/train.parquet"
@@ -73,16 +70,3 @@ def test_a_stage_checks_each_file_once(project, bytes_read, stage):
 
     found = {name: bytes_read[name] for name in sizes if bytes_read[name] > 0}
     assert found == {name: sizes[name] for name in CHECKED[stage]}
-
-
-def test_a_file_of_two_slices_is_checked_once(tmp_path, bytes_read):
-    raw = tmp_path / "raw"
-    write_source(raw, text=["abc", "de"])
-    bytes_read.clear()
-
-    train, validation = open_texts(raw, [Slice("text", 0, 3), Slice("text", 3, None)])
-
-    path = raw / "text.parquet"
-    assert bytes_read[os.path.relpath(path)] == path.stat().st_size
-    assert list(train.batches()) == [["abc"]]
-    assert list(validation.batches()) == [["de"]]
