@@ -1,7 +1,6 @@
 """Stage eval on a small untrained model: it scores what the model was trained with, and refuses everything else."""
 
 import math
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +11,11 @@ import pytest
 import torch
 
 import eval as eval_stage
-from lm.core.errors import DataError
 from lm.core.files import read_json, write_json
 from lm.core.params import read_section
-from lm.evaluate import scoring
 from lm.evaluate.documents import mark_model_selection, sum_by_span
 from lm.evaluate.samples import draw, measure
+from lm.exact.threads import ThreadTuner
 from lm.model.score import score_tokens
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens, write_tokens
@@ -109,47 +107,61 @@ def tokenizer(made, tmp_path, monkeypatch):
     return tokenizer
 
 
-def test_a_gpu_scores_more_windows_at_a_time_than_a_cpu(monkeypatch):
-    batch_sizes = []
-
-    def record_batch_size(model, tokens, seq_len, strides, batch_size, *_):
-        batch_sizes.append(batch_size)
-        return []
-
-    monkeypatch.setattr(scoring, "score_strides", record_batch_size)
-    monkeypatch.setattr(scoring, "check_causality", lambda *_: None)
-    monkeypatch.setattr(scoring, "check_logits", lambda *_: None)
-
-    for device in ("cpu", "cuda"):
-        model = SimpleNamespace(device=torch.device(device))
-        scoring.score(model, None, 1024, [512, 1024], SimpleNamespace(adapt=None))
-
-    assert batch_sizes == [8, 32]
-
-
 # The figures. Windows of 32 tokens move by 8 for the losses by document, and by 32 for those by position.
+
+PARAMS = {
+    "stride_fraction": 0.25,
+    "num_samples": 2,
+    "sample_tokens": 12,
+    "temperature": 1.5,
+    "top_k": 7,
+    "seed": 5,
+}
 
 
 @pytest.fixture(scope="module", params=["exact", "fast"])
 def scored(made, tmp_path_factory, request):
-    """What the stage writes, and the losses of the same windows as `score_tokens` gives them."""
+    """What the stage reads and writes, and the losses of the same windows as `score_tokens` gives them."""
     numerics = request.param
-    folder, _ = made
+    folder, tokenizer = made
     texts = TEXTS[50:70]
+    compared = []
+    tuners = []
+
+    def recording_measure(samples, train_ids):
+        compared.append(train_ids)
+        return measure(samples, train_ids)
+
+    def recording_tuner(*arguments, **options):
+        tuners.append((*arguments, options))
+        return ThreadTuner(*arguments, **options)
+
     with pytest.MonkeyPatch.context() as patch:
         work_in_copy(patch, folder, tmp_path_factory.mktemp("scored") / "project")
         validation = open_tokens(VALIDATION)
         write_audit(texts, validation.meta["sha256"], contaminated=0.5)
-        change_json(MODEL, segments=[{"from_step": 0, "numerics": numerics}], eval_tokens=4 * 32)
-        change_params(Path(), {"eval.stride_fraction": 0.25})
+        last = read_json(MODEL)["last"] | {"sha256": "ab" * 32}
+        change_json(MODEL, segments=[{"from_step": 0, "numerics": numerics}], eval_tokens=4 * 32, last=last)
+        change_params(Path(), {f"eval.{name}": value for name, value in PARAMS.items()})
+        change_prompts("", "One day")
+        patch.setattr(eval_stage, "measure", recording_measure)
+        patch.setattr(eval_stage, "ThreadTuner", recording_tuner)
         assert eval_stage.main(ARGUMENTS) == 0
 
-        model, _ = load_trained(MODELS, torch.device("cpu"), numerics)
+        model, record = load_trained(MODELS, torch.device("cpu"), numerics)
         overlapping, _ = score_tokens(model, validation, 32, 8, 4, torch.float32)
         apart, positions = score_tokens(model, validation, 32, 32, 4, torch.float32)
         return SimpleNamespace(
+            numerics=numerics,
+            tokenizer=tokenizer,
+            model=model,
+            record=record,
+            compared=compared,
+            train_ids=np.array(open_tokens(TRAIN).ids),
+            tuners=tuners,
             details=read_json("data/evaluation/details.json"),
             metrics=read_json("metrics/eval.json"),
+            samples=read_json("data/evaluation/samples.json"),
             documents=pq.read_table("data/evaluation/document_losses.parquet").to_pydict(),
             by_position=np.loadtxt("plots/loss_by_position.csv", delimiter=",", skiprows=1),
             validation=validation,
@@ -166,35 +178,20 @@ def document_bits(scored) -> np.ndarray:
     return sum_by_span(scored.overlapping, scored.validation.spans) / math.log(2)
 
 
-def test_the_details_say_what_was_scored(scored):
-    details = scored.details
-
-    assert details["window_tokens"] == 32
-    assert details["stride_tokens"] == 8
-    assert details["documents"] == 20
-    assert details["tokens"] == len(scored.validation.ids)
-
-
 def test_bits_per_byte_are_those_of_the_tokens(scored):
-    expected = document_bits(scored).sum() / scored.sizes.sum()
-
-    assert scored.details["bits_per_byte"] == pytest.approx(expected, rel=scored.rounding)
-    assert scored.metrics["bits_per_byte"] == scored.details["bits_per_byte"]
-
-
-def test_bits_per_byte_of_windows_that_do_not_overlap_stand_beside(scored):
-    bits = scored.apart.sum(dtype="float64") / math.log(2)
-
-    found = scored.details["bits_per_byte_non_overlapping"]
-
-    assert found == pytest.approx(bits / scored.sizes.sum(), rel=scored.rounding)
-
-
-def test_clean_documents_have_a_figure_of_their_own(scored):
+    details = scored.details
+    num_bytes = scored.sizes.sum()
+    bits = document_bits(scored)
+    apart = scored.apart.sum(dtype="float64") / math.log(2)
     is_clean = (np.arange(20) % 2 == 0) & (scored.sizes > 0)  # in a section, documents without text do not count
-    bits = document_bits(scored)[is_clean].sum()
+    clean = bits[is_clean].sum() / scored.sizes[is_clean].sum()
 
-    assert scored.metrics["clean_bpb"] == pytest.approx(bits / scored.sizes[is_clean].sum(), rel=scored.rounding)
+    expected = {"window_tokens": 32, "stride_tokens": 8, "documents": 20, "tokens": len(scored.validation.ids)}
+    assert {name: details[name] for name in expected} == expected
+    assert details["bits_per_byte"] == pytest.approx(bits.sum() / num_bytes, rel=scored.rounding)
+    assert details["bits_per_byte_non_overlapping"] == pytest.approx(apart / num_bytes, rel=scored.rounding)
+    assert scored.metrics["bits_per_byte"] == details["bits_per_byte"]
+    assert scored.metrics["clean_bpb"] == pytest.approx(clean, rel=scored.rounding)
 
 
 def test_the_interval_is_around_the_figure(scored):
@@ -202,8 +199,7 @@ def test_the_interval_is_around_the_figure(scored):
     low, high = scored.details["bits_per_byte_interval"]
 
     assert 0.5 * value < low < value < high < 2 * value
-    assert scored.details["bits_per_byte_se"] == scored.metrics["bpb_se"]
-    assert scored.metrics["bpb_se"] > 0
+    assert scored.details["bits_per_byte_se"] == scored.metrics["bpb_se"] > 0
 
 
 def test_documents_have_their_losses_and_those_of_the_windows_that_selected_the_model(scored):
@@ -227,90 +223,28 @@ def test_the_curve_is_that_of_the_windows_which_use_every_position_equally(score
     assert losses[-1] == pytest.approx(last.mean(dtype="float64"), rel=1e-5)
 
 
-@pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])
-def test_threads_follow_the_free_cores_where_they_change_no_bit(tokenizer, monkeypatch, capsys, numerics, adapts):
-    made = []
-
-    def record(numerics, adapts):
-        made.append((numerics, adapts))
-
-    def stop(*_):
-        raise DataError("enough was scored")
-
-    monkeypatch.setattr(eval_stage, "ThreadTuner", record)
-    monkeypatch.setattr(eval_stage, "score", stop)
-    change_json(MODEL, segments=[{"from_step": 0, "numerics": numerics}])
-    change_params(Path(), {"eval.stride_fraction": 0.25})
-
-    assert eval_stage.main(ARGUMENTS) == 3
-
-    assert made == [(numerics, adapts)]
-    num_tokens = len(open_tokens(VALIDATION).ids)
-    assert capsys.readouterr().out == f"scoring {num_tokens:,} tokens in windows of 32, moved by 8 and 32\n"
+def test_threads_follow_the_free_cores_where_they_change_no_bit(scored):
+    assert scored.tuners == [(scored.numerics, {"adapts": scored.numerics == "exact"})]
 
 
-def test_the_printed_line_has_the_figures_of_the_files(tokenizer, capsys):
-    assert eval_stage.main(ARGUMENTS) == 0
-
-    details = read_json("data/evaluation/details.json")
-    metrics = read_json("metrics/eval.json")
-    line = capsys.readouterr().out.splitlines()[-1]
-    nats, bits, se = (float(number) for number in re.findall(r"\d+\.\d{4}", line))
-    assert nats == pytest.approx(details["nats_per_token"], abs=6e-5)
-    assert bits == pytest.approx(metrics["bits_per_byte"], abs=6e-5)
-    assert bits != nats
-    assert se == pytest.approx(metrics["bpb_se"], abs=6e-5)
-    assert "over 20 documents" in line
+def test_the_details_name_the_weights_that_were_scored(scored):
+    assert scored.details["weights_sha256"] == scored.record["best"]["sha256"][:12]
 
 
-def test_the_details_name_the_weights_that_were_scored(tokenizer):
-    best_sha256 = read_json(MODEL)["best"]["sha256"]
-    change_json(MODEL, last=read_json(MODEL)["last"] | {"sha256": "ab" * 32})
-
-    assert eval_stage.main(ARGUMENTS) == 0
-
-    assert read_json("data/evaluation/details.json")["weights_sha256"] == best_sha256[:12]
-
-
-def test_samples_are_compared_with_the_training_text(tokenizer, monkeypatch):
-    compared = []
-
-    def recording_measure(samples, train_ids):
-        compared.append(train_ids)
-        return measure(samples, train_ids)
-
-    monkeypatch.setattr(eval_stage, "measure", recording_measure)
-
-    assert eval_stage.main(ARGUMENTS) == 0
-
-    (train_ids,) = compared
-    assert np.array_equal(train_ids, open_tokens(TRAIN).ids)
-
-
-def test_the_samples_are_drawn_as_the_parameters_say(tokenizer):
+def test_samples_are_drawn_as_the_parameters_say_and_compared_with_the_training_text(scored):
     """Each prompt has texts of its own seeds."""
-    change_prompts("", "One day")
-    params = {
-        "eval.num_samples": 2,
-        "eval.sample_tokens": 12,
-        "eval.temperature": 1.5,
-        "eval.top_k": 7,
-        "eval.seed": 5,
-    }
-    change_params(Path(), params)
-
-    assert eval_stage.main(ARGUMENTS) == 0
-
-    record = read_json("data/evaluation/samples.json")
-    assert record["settings"] == "Temperature 1.5, top-k 7, seeds from 5 on."
-    model, _ = load_trained(MODELS, torch.device("cpu"))
     expected = []
     for prompt in ("", "One day"):
         for seed in (5, 6):
-            sample = draw(model, tokenizer, prompt, 12, seed, temperature=1.5, top_k=7)
+            sample = draw(scored.model, scored.tokenizer, prompt, 12, seed, temperature=1.5, top_k=7)
             expected.append((prompt, sample.ids.tolist()))
-    assert [(sample["prompt"], sample["ids"]) for sample in record["samples"]] == expected
+
+    found = [(sample["prompt"], sample["ids"]) for sample in scored.samples["samples"]]
+
+    assert scored.samples["settings"] == "Temperature 1.5, top-k 7, seeds from 5 on."
+    assert found == expected
     assert expected[0] != expected[1]
+    assert np.array_equal(scored.compared, [scored.train_ids])
 
 
 def test_a_source_without_prompts_is_scored_and_has_no_samples(tokenizer):
@@ -325,34 +259,15 @@ def test_a_source_without_prompts_is_scored_and_has_no_samples(tokenizer):
     assert read_json("metrics/eval.json")["bits_per_byte"] > 0
 
 
-def prompt_of(num_tokens: int, tokenizer) -> str:
-    """Return a text that has this many tokens, the end-of-text id before it included."""
-    text = ""
-    while 1 + len(tokenizer.encode(text)) < num_tokens:
-        text += "\x00" if text.endswith("x") else "x"
-    assert 1 + len(tokenizer.encode(text)) == num_tokens
-    return text
-
-
-@pytest.mark.parametrize(("num_tokens", "room"), [(90, 6), (95, 1)])
-def test_a_sample_ends_where_the_model_is_full(tokenizer, num_tokens, room):
-    """The model takes 96 tokens."""
-    change_prompts(prompt_of(num_tokens, tokenizer))
-    change_params(Path(), {"eval.sample_tokens": 9})
-
-    assert eval_stage.main(ARGUMENTS) == 0
-
-    (sample,) = read_json("data/evaluation/samples.json")["samples"]
-    assert len(sample["ids"]) == room or "ended by the model" in sample["title"]
-
-
 def test_a_prompt_that_fills_the_model_is_refused_before_anything_is_scored(tokenizer, capsys):
-    change_prompts("", prompt_of(96, tokenizer))
+    prompt = "x" + "\0x" * 47
+    assert 1 + len(tokenizer.encode(prompt)) == 96
+    change_prompts("", prompt)
 
     status = eval_stage.main(ARGUMENTS)
 
     printed = capsys.readouterr()
-    refused(status, printed.err, 2, ".prompts[1] has 96 tokens", "fewer than the model's max_seq_len (96)")
+    refused(status, printed.err, 2, ".prompts[1] has 96 tokens", "max_seq_len (96)")
     assert "scoring" not in printed.out
     assert not Path("metrics").exists()
 
@@ -363,7 +278,7 @@ def write_other_text(tokenizer) -> None:
     write_audit(TEXTS[70:90], meta["sha256"])
 
 
-def write_tokens_of_another_tokenizer(path: Path) -> None:
+def use_another_tokenizer(path: Path) -> None:
     sidecar = path.with_suffix(".json")
     made_with = read_json(sidecar)["tokenizer"]
     change_json(sidecar, tokenizer=made_with | {"sha256": "ab" * 32})
@@ -386,51 +301,32 @@ def write_infinite_weights(tokenizer) -> None:
     record_data(**trained_with)
 
 
+# How the inputs are changed, the exit status, and what the sentence has.
 REFUSED = {
     "text of another training": (write_other_text, 4, f"{MODEL}: trained with another {VALIDATION}"),
-    "audit of another text": (
-        lambda tokenizer: write_audit(TEXTS[50:70], "ab" * 32),
-        4,
-        f"{CONTAMINATION}: made from another validation file",
-    ),
-    "model of another tokenizer": (
-        lambda tokenizer: change_json(MODEL, tokenizer_sha256="ab" * 32),
-        4,
-        "trained with tokenizer abab",
-    ),
-    "train.bin of another tokenizer": (
-        lambda tokenizer: write_tokens_of_another_tokenizer(TRAIN),
-        4,
-        f"{TRAIN}: made with tokenizer abab",
-    ),
-    "validation.bin of another tokenizer": (
-        lambda tokenizer: write_tokens_of_another_tokenizer(VALIDATION),
+    "audit of another text": (lambda _: write_audit(TEXTS[50:70], "ab" * 32), 4, f"{CONTAMINATION}: made from another"),
+    "another tokenizer": (lambda _: change_json(MODEL, tokenizer_sha256="ab" * 32), 4, "tokenizer abab"),
+    "another tokenizer of train": (lambda _: use_another_tokenizer(TRAIN), 4, f"{TRAIN}: made with tokenizer abab"),
+    "another of validation": (
+        lambda _: use_another_tokenizer(VALIDATION),
         4,
         f"{VALIDATION}: made with tokenizer abab",
     ),
     "an id outside the vocabulary": (write_large_id, 4, f"{VALIDATION}: token 400 at position 60 is outside"),
-    "less than a window": (
-        lambda tokenizer: write_validation(["short"], tokenizer),
-        3,
-        "one window of train.seq_len needs 33",
-    ),
-    "no text": (
-        lambda tokenizer: write_validation([""] * 40, tokenizer),
-        3,
-        "contains no text, only ends of documents",
-    ),
-    "losses that are not finite": (write_infinite_weights, 3, "losses are not finite"),
+    "less than a window": (lambda tokenizer: write_validation(["short"], tokenizer), 3, "needs 33"),
+    "no text": (lambda tokenizer: write_validation([""] * 40, tokenizer), 3, "contains no text"),
+    "losses that are not finite": (write_infinite_weights, 3, "not finite"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_does_not_belong_together_or_cannot_be_scored_is_refused(tokenizer, capsys, case):
-    change, code, sentence = REFUSED[case]
+    change, code, words = REFUSED[case]
     change(tokenizer)
 
     status = eval_stage.main(ARGUMENTS)
 
-    refused(status, capsys.readouterr().err, code, sentence)
+    refused(status, capsys.readouterr().err, code, words)
     for folder in ("data/evaluation", "metrics", "plots"):
         assert not Path(folder).exists()
 

@@ -42,7 +42,10 @@ def texts_of(split: str) -> list[str]:
     return pq.read_table(RAW / f"{split}.parquet")["text"].to_pylist()
 
 
-def test_the_manifest_records_the_test_split_apart_from_the_others(project):
+def test_the_test_documents_leave_training_and_the_manifest_records_them_apart(project):
+    without = fetch(None)
+    train = texts_of("train")
+
     manifest = fetch(TEST_DOCUMENTS)
 
     texts = texts_of("test")
@@ -51,24 +54,14 @@ def test_the_manifest_records_the_test_split_apart_from_the_others(project):
         "path": "test.parquet",
         "sha256": sha256_file(path),
         "bytes": path.stat().st_size,
-        "documents": len(texts),
+        "documents": TEST_DOCUMENTS,
         "characters": sum(map(len, texts)),
         "utf8_bytes": sum(len(text.encode()) for text in texts),
     }
-    assert len(texts) == TEST_DOCUMENTS
     assert sorted(manifest["splits"]) == ["train", "validation"]
-
-
-def test_validation_stays_and_training_loses_exactly_the_test_documents(project):
-    without = fetch(None)
-    train = texts_of("train")
-
-    manifest = fetch(TEST_DOCUMENTS)
-
-    held_out = set(texts_of("test"))
     assert manifest["splits"]["validation"] == without["splits"]["validation"]
-    assert len(held_out) == TEST_DOCUMENTS
-    assert texts_of("train") == [text for text in train if text not in held_out]
+    assert len(set(texts)) == TEST_DOCUMENTS
+    assert texts_of("train") == [text for text in train if text not in texts]
 
 
 def test_a_test_split_that_is_no_longer_asked_for_is_gone(project):
@@ -83,21 +76,6 @@ def test_a_test_split_that_is_no_longer_asked_for_is_gone(project):
     assert "test" not in read_json(RAW / "manifest.json")
 
 
-def test_fetching_twice_gives_the_same_bytes(project):
-    fetch(TEST_DOCUMENTS)
-    before = files_below(RAW)
-
-    fetch(TEST_DOCUMENTS)
-
-    assert files_below(RAW) == before
-
-
-def test_fetch_prints_the_test_split(project, capsys):
-    fetch(TEST_DOCUMENTS)
-
-    assert f"test: {TEST_DOCUMENTS} documents, " in capsys.readouterr().out
-
-
 def test_too_many_test_documents_are_refused_and_nothing_is_written(project, capsys):
     change_params(Path(), {f"{SPLIT}.test_documents": 80})
 
@@ -105,15 +83,6 @@ def test_too_many_test_documents_are_refused_and_nothing_is_written(project, cap
 
     refused(status, capsys.readouterr().err, 3, "fetch.split.test_documents is 80", "lower it")
     assert not RAW.exists()
-
-
-@pytest.mark.parametrize("number", [0, -1, 0.5, "many"])
-def test_a_number_of_test_documents_that_is_none_is_refused(project, capsys, number):
-    change_params(Path(), {f"{SPLIT}.test_documents": number})
-
-    status = fetch_main(FETCH)
-
-    refused(status, capsys.readouterr().err, 2, f"{SPLIT}.test_documents")
 
 
 @pytest.mark.parametrize("of", ["train", "validation"])
@@ -201,27 +170,15 @@ def written_files() -> dict[str, bytes]:
     return {path: found[path] for path in found if not path.startswith(("data/local/", "data/raw/test"))}
 
 
-def results() -> dict[str, bytes]:
-    """Return path → bytes of all that the stages after fetch write."""
-    return {path: content for path, content in written_files().items() if not path.startswith("data/raw/")}
-
-
-def test_no_stage_reads_the_test_split(made, tmp_path, monkeypatch):
+def test_no_stage_reads_the_test_split_or_writes_text_of_it(made, tmp_path, monkeypatch):
     work_in_copy(monkeypatch, made, tmp_path / "project")
-    before = results()
+    numbers = [re.search(r":( \d+ and \d+),", text)[1].encode() for text in texts_of("test")]
+    before = written_files()
     (RAW / "test.parquet").write_bytes(b"neither parquet nor the bytes of the manifest")
 
     run_stages(AFTER_FETCH)
 
-    assert results() == before
-
-
-def test_no_output_but_the_split_itself_has_text_of_it(made, tmp_path, monkeypatch):
-    work_in_copy(monkeypatch, made, tmp_path / "project")
-    numbers = [re.search(r":( \d+ and \d+),", text)[1].encode() for text in texts_of("test")]
-
-    written = written_files()
-
-    assert "data/raw/train.parquet" in written
-    for path, content in written.items():
+    assert written_files() == before
+    assert "data/raw/train.parquet" in before
+    for path, content in before.items():
         assert not [number for number in numbers if number in content], path

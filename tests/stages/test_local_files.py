@@ -5,7 +5,6 @@ import gzip
 import io
 import random
 import subprocess
-import unicodedata
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,7 +53,6 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.txt", GERMAN.encode("cp1252"), {"encoding": "cp1252"}, [GERMAN]),
         ("a.txt", GERMAN.encode("utf-16-le"), {"encoding": "utf-16-le"}, [GERMAN]),
         ("a.txt", (codecs.BOM_UTF8 + GERMAN.encode()), {"encoding": "gb18030"}, [GERMAN]),
-        ("a.txt", GERMAN.encode("utf-32"), {"encoding": "UTF8"}, [GERMAN]),
         ("a.txt", (codecs.BOM_UTF32_BE + GERMAN.encode("utf-32-be")), {}, [GERMAN]),
         ("a.csv", TABLE.encode("utf-16-be"), {"encoding": "utf-16-be"}, ["one; two, three", "four"]),
         ("a.csv", TABLE.encode(), {}, ["one; two, three", "four"]),
@@ -76,8 +74,26 @@ def test_a_file_is_read(fetch, name, content, changes, texts):
     assert texts_of("text") == texts
 
 
+def parquet(table: pa.Table, **options) -> bytes:
+    """Return a table as parquet."""
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="none", use_dictionary=False, **options)
+    return file.getvalue()
+
+
+def flipped(content: bytes) -> bytes:
+    """Return bytes with another bit in their middle."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+ROWS = pa.table({"text": [f"row {i}" for i in range(300)]})
+NOT_UTF_8 = pa.array([*[b"good"] * 150, b"\xff\xfe", *[b"good"] * 149]).view(pa.string())
+GZIP = gzip.compress(b"some words of text " * 99)
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "changes", "sentences"),
+    ("name", "content", "changes", "facts"),
     [
         ("a.gz", gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n", mtime=0), {}, ["is a web archive", "JSONL"]),
         ("a.wet", b"WARC/1.1\r\nWARC-Type: conversion\r\n", {}, ["is a web archive"]),
@@ -87,23 +103,37 @@ def test_a_file_is_read(fetch, name, content, changes, texts):
         ("a.eml", MAIL, {}, ["is mail"]),
         ("a.txt", b"short and cut off" + b"\0" * 500, {}, ["cut off, with a NUL at byte 17"]),
         ("a.txt", GERMAN.encode("utf-16-le"), {}, ["looks like utf-16-le", f"set {FETCH}.encoding"]),
-        ("a.txt", GERMAN.encode("utf-16-be"), {}, ["looks like utf-16-be"]),
         ("a.txt", ("数据文本" * 9).encode("gb18030"), {}, [" characters are not utf-8", f"set {FETCH}.encoding"]),
-        ("a.csv", TABLE.encode(), {"column": "id;text;note"}, ["cut at ';'", "but id, text, note; set"]),
+        ("a.csv", TABLE.encode(), {"column": "id;text;note"}, ["cut at ';'", "but id, text, note"]),
         ("a.csv", b"text|text\n1|2\n", {}, ["several columns are named 'text'"]),
-        ("a.csv", b"id;text\n1;a;b\n", {}, ["line 2 has 3 fields, the first line names 2", "that hold ';'"]),
-        ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but id, content.title, content.body.en; set"]),
-        ("a.jsonl", NESTED, {"column": "content"}, ["line 1 has no text in 'content'", "content.body.en; set"]),
+        ("a.csv", b"id;text\n1;a;b\n", {}, ["line 2 has 3 fields", "that hold ';'"]),
+        ("a.csv", b"id,body\n1,b\n", {}, ["has no 'text' but id, body"]),
+        ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but id, content.title, content.body.en"]),
+        ("a.jsonl", NESTED, {"column": "content"}, ["line 1 has no text in 'content'", "content.body.en"]),
         ("a.jsonl", NESTED, {"column": "id.x"}, ["line 1 has no text in 'id.x'"]),
+        # Damaged files, and files of another content than their names say.
+        ("a.parquet", parquet(ROWS)[:-100], {}, ["not a whole parquet file"]),
+        ("a.parquet", flipped(parquet(ROWS, write_page_checksum=True)), {}, ["row group 0"]),
+        ("a.parquet", parquet(pa.table({"text": NOT_UTF_8}), row_group_size=100), {}, ["row group 1"]),
+        ("a.parquet", parquet(pa.table({"body": ["a"]})), {}, ["columns are body"]),
+        ("a.parquet", parquet(pa.table({"text": [5]})), {}, ["int64, not strings"]),
+        ("a.txt.gz", GZIP[:-9], {}, ["not a whole .gz file"]),
+        ("a.txt.zst", b"no such format", {}, ["not a whole .zst file"]),
     ],
-)  # fmt: skip
-def test_a_file_is_refused(fetch, capsys, name, content, changes, sentences):
+)
+def test_a_file_is_refused(fetch, capsys, name, content, changes, facts):
     status = fetch({name: content}, **changes)
 
-    refused(status, capsys.readouterr().err, 3, f"{name}: ", *sentences)
+    refused(status, capsys.readouterr().err, 3, f"{name}: ", *facts)
 
 
-@pytest.mark.parametrize("encoding", ["utf-99", "hex", "", "a\0b"])
+def test_a_source_without_text_is_refused(fetch, capsys):
+    status = fetch({"a.jsonl": b""})
+
+    refused(status, capsys.readouterr().err, 3, "texts: ", "has no document")
+
+
+@pytest.mark.parametrize("encoding", ["utf-99", "hex", "a\0b"])
 def test_an_encoding_that_python_does_not_have_is_refused(fetch, capsys, encoding):
     status = fetch({"a.txt": b"words"}, encoding=encoding)
 
@@ -114,10 +144,9 @@ def test_damaged_files_are_listed_in_the_manifest_and_named(fetch, capsys):
     long = b"plain words " * 1000
     latin = long + "é é".encode("cp1252")
     nuls = b'"\\u0000 ' + long + b'"'
-    parquet = io.BytesIO()
-    pq.write_table(pa.table({"text": [long.decode() + "\0"]}), parquet)
+    table = parquet(pa.table({"text": [long.decode() + "\0"]}))
     files = {f"{number}.txt": latin for number in range(5)}
-    files |= {"n.txt": long + b"\0" * 9, "o.jsonl": nuls, "p.parquet": parquet.getvalue(), "whole.txt": long}
+    files |= {"n.txt": long + b"\0" * 9, "o.jsonl": nuls, "p.parquet": table, "whole.txt": long}
 
     assert fetch(files) == 0
 
@@ -150,26 +179,17 @@ def with_other_letters(text: str) -> str:
     return text[3].join(text[i : i + 199] for i in range(0, len(text), 200))
 
 
-THAI = ("กขคงจชซญดตถทนบปผพฟมยรลวสหอ", "")
-KHMER = ("កខគឃងចឆជឈញដឋឌណតថទធនបផពភម", "")
-LATIN = ("aàâãäåcçeèéêëiìíîïnñoòóôõö", " ")
-CYRILLIC = ("абвгдежзийклмнопрстуфхцчшщ", " ")
-
-
 @pytest.mark.parametrize(
-    ("letters", "copied"),
+    ("letters", "space", "copied"),
     [
-        pytest.param(THAI, with_other_letters, id="Thai"),
-        pytest.param(KHMER, with_other_letters, id="Khmer"),
-        pytest.param(CYRILLIC, str.upper, id="capitals"),
-        pytest.param(LATIN, lambda text: text.replace(" ", "\u00a0"), id="no-break spaces"),
-        pytest.param(LATIN, lambda text: unicodedata.normalize("NFD", text), id="decomposed"),
+        pytest.param("กขคงจชซญดตถทนบปผพฟมยรลวสหอ", "", with_other_letters, id="Thai"),
+        pytest.param("абвгдежзийклмнопрстуфхцчшщ", " ", str.upper, id="capitals"),
     ],
 )
-def test_near_copies_in_any_script_are_in_one_split(fetch, letters, copied):
+def test_near_copies_in_any_script_are_in_one_split(fetch, letters, space, copied):
     """The rule of the source `local`; by rule 1, copies are in both splits."""
     split = read_yaml("sources.yaml")["sources"]["local"]["fetch"]["split"] | {"validation_fraction": 0.3}
-    originals = [sentences_of(seed, *letters) for seed in range(20)]
+    originals = [sentences_of(seed, letters, space) for seed in range(20)]
     copies = [copied(text) for text in originals]
     files = {f"{number}.txt": text.encode() for number, text in enumerate(originals + copies)}
 

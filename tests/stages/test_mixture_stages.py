@@ -7,7 +7,7 @@ import pytest
 from extras.trace.documents import document_sources
 from lm.core.files import read_json
 from lm.tokenizer.load import load_tokenizer
-from lm.tokens.tokenfile import TokenFile, open_tokens
+from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import WHOLE, mixed, write_mixture
 from support.tokenize_cases import (
     build_tokenizer,
@@ -47,12 +47,12 @@ def test_the_sidecar_of_train_counts_the_sources_by_their_weights(project):
     assert tokenize("train") == 0
 
     sidecar = read_json("out/train.json")
-    sources = sidecar["sources"]
     total_bytes = sum(map(len, LONG + SHORT))
     assert sidecar["slice"]["weights"] == WEIGHTS
-    assert sources["long"]["utf8_bytes"] == pytest.approx(0.6 * total_bytes, abs=max(map(len, LONG)))
-    assert sources["short"]["utf8_bytes"] == pytest.approx(0.4 * total_bytes, abs=max(map(len, SHORT)))
-    assert sources["long"]["documents"] + sources["short"]["documents"] == sidecar["documents"]
+    for name, texts in {"long": LONG, "short": SHORT}.items():
+        longest = max(map(len, texts))
+        assert sidecar["sources"][name]["utf8_bytes"] == pytest.approx(WEIGHTS[name] * total_bytes, abs=longest)
+    assert sum(source["documents"] for source in sidecar["sources"].values()) == sidecar["documents"]
 
 
 def test_validation_has_the_sources_one_after_the_other(project):
@@ -66,31 +66,21 @@ def test_validation_has_the_sources_one_after_the_other(project):
     assert open_tokens("out/validation.bin").ids.tolist() == expected_ids(["x1", "x2", "y1"]).tolist()
 
 
-@pytest.fixture
-def tokenized(project, monkeypatch) -> tuple[TokenFile, TokenFile]:
-    """The token files of train and validation; tools read raw/."""
+def test_tools_find_the_source_of_each_document(project, monkeypatch):
     monkeypatch.setattr(paths, "RAW", Path("raw"))
     monkeypatch.setattr(paths, "MANIFEST", Path("raw/manifest.json"))
     assert tokenize("train") == tokenize("validation") == 0
-    return open_tokens("out/train.bin"), open_tokens("out/validation.bin")
-
-
-def test_data_raw_has_the_source_of_each_document(tokenized):
-    train, validation = tokenized
+    train, validation = open_tokens("out/train.bin"), open_tokens("out/validation.bin")
     tokenizer = load_tokenizer("tokenizer")
     texts = [tokenizer.decode(train.ids[begin : end - 1]) for begin, end in train.spans]
 
     assert document_sources(train) == ["short" if text.startswith("short") else "long" for text in texts]
     assert document_sources(validation) == ["long", "long", "short"]
 
-
-def test_the_sources_of_documents_are_unknown_if_data_raw_has_another_text(tokenized):
-    train, validation = tokenized
-
+    # data/raw has another text; weights are those of training.
     make_raw({"long": 1, "short": 1})
-
     assert document_sources(train) == []
-    assert document_sources(validation) == ["long", "long", "short"], "weights are those of training"
+    assert document_sources(validation) == ["long", "long", "short"]
 
 
 def test_a_tokenizer_is_trained_on_the_mixed_stream(project):

@@ -54,47 +54,26 @@ def curves(axes) -> list[list[tuple[float, float]]]:
     return [list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axes.lines]
 
 
-def test_the_stage_draws_four_pictures(figures):
+def test_each_picture_shows_its_table(figures):
     assert list(figures) == [
-        "plots/training.png",
-        "plots/optimization.png",
-        "plots/loss_by_position.png",
-        "plots/contamination.png",
+        f"plots/{name}.png" for name in ("training", "optimization", "loss_by_position", "contamination")
     ]
-
-
-def test_the_losses_are_those_of_training_and_validation(figures):
-    (axes,) = figures["plots/training.png"].axes
-
-    lines = curves(axes)
-
-    assert lines[0] == [(512, 5.0), (1024, 4.0), (1536, 3.5)]
-    assert lines[-1] == [(0, 6.0), (1536, 3.75)]
-
-
-def test_learning_rate_and_gradient_norm_are_those_of_training(figures):
+    (losses,) = figures["plots/training.png"].axes
     learning_rate, gradient_norm = figures["plots/optimization.png"].axes
+    by_position = figures["plots/loss_by_position.png"].axes[0]
 
+    assert curves(losses)[0] == [(512, 5.0), (1024, 4.0), (1536, 3.5)]
+    assert curves(losses)[-1] == [(0, 6.0), (1536, 3.75)]
     assert curves(learning_rate)[0] == [(512, 0.1), (1024, 0.3), (1536, 0.2)]
     assert curves(gradient_norm)[0] == [(512, 2.0), (1024, 1.0), (1536, 0.5)]
-
-
-def test_the_loss_by_position_is_one_curve(figures):
-    axes = figures["plots/loss_by_position.png"].axes[0]
-
-    assert curves(axes) == [[(1, 5.0), (2, 4.5), (4, 4.25)]]
+    assert curves(by_position) == [[(1, 5.0), (2, 4.5), (4, 4.25)]]
 
 
 def test_each_document_is_a_point_among_the_clean_or_the_others(figures):
-    axes = figures["plots/contamination.png"].axes[0]
-
-    assert [len(group.get_offsets()) for group in axes.collections] == [1, 1]
-
-
-def test_the_limit_of_clean_documents_is_drawn(figures):
     """Documents of less than a fifth of contaminated tokens are clean, as in metrics/eval.json."""
     axes = figures["plots/contamination.png"].axes[0]
 
+    assert [len(group.get_offsets()) for group in axes.collections] == [1, 1]
     (limit,) = axes.lines
     assert np.array_equal(limit.get_xdata(), [0.2, 0.2])
     labels = [text.get_text().split(",")[0] for text in axes.get_legend().get_texts()]

@@ -2,22 +2,18 @@
 
 import shutil
 
-import numpy as np
 import pytest
 
 import tokenize_split
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file
 from lm.core.inputs import StageInputs
-from lm.text.documents import open_text
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.config import TokenizeRuntime
-from lm.tokenizer.encoding import encode_chunk
 from lm.tokenizer.gigatoken_encoder import Gigatoken
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.round_trip import check_ids
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import write_source
 from support.texts import make_texts
@@ -40,22 +36,16 @@ def folders(tmp_path_factory):
     return raw, tokenizer, texts
 
 
-DAMAGES = {
-    "another text": lambda path: write_documents(path, ["another"]),
-    "no bytes": lambda path: path.write_bytes(b""),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path, damage):
+def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path):
     """A file that cannot be read is reported by its hash too, not by the error of its reader."""
     good_raw, tokenizer, _ = folders
     raw = shutil.copytree(good_raw, tmp_path / "raw")
     path = raw / "text.parquet"
-    damage(path)
 
-    with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}, the manifest says"):
-        tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", TokenizeRuntime(1, 1000), INPUTS)
+    for damage in (lambda: write_documents(path, ["another"]), lambda: path.write_bytes(b"")):
+        damage()
+        with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}"):
+            tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", TokenizeRuntime(1, 1000), INPUTS)
 
     assert not list(tmp_path.glob("*x.*"))
 
@@ -96,30 +86,22 @@ class Panic(BaseException):
 encode_rightly = Gigatoken.encode_texts
 
 
-def gives_wrong_ids():
-    """Return an encoder whose ids are in reverse."""
-    return lambda self, texts: encode_rightly(self, texts)[::-1]
+def give_wrong_ids(self, texts):
+    return encode_rightly(self, texts)[::-1]
 
 
-def panics_at_its_second_call():
-    """Return an encoder that is right once."""
-    calls = []
-
-    def encode(self, texts):
-        calls.append(texts)
-        if len(calls) > 1:
-            raise Panic("range end index 5")
-        return encode_rightly(self, texts)
-
-    return encode
+def panic_at_the_second_call(self, texts):
+    if self._text_bytes > 0:
+        raise Panic("range end index 5")
+    return encode_rightly(self, texts)
 
 
-@pytest.mark.parametrize("failing_encoder", [gives_wrong_ids, panics_at_its_second_call])
-def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, failing_encoder):
+@pytest.mark.parametrize("encode_texts", [give_wrong_ids, panic_at_the_second_call])
+def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, encode_texts):
     raw, tokenizer, _ = folders
     runtime = TokenizeRuntime(2, 1000)
     expected, _ = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "expected.bin", runtime, INPUTS)
-    monkeypatch.setattr(Gigatoken, "encode_texts", failing_encoder())
+    monkeypatch.setattr(Gigatoken, "encode_texts", encode_texts)
 
     meta, encoder = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", runtime, INPUTS)
 
@@ -128,23 +110,3 @@ def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys,
     assert meta == expected
     assert sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.bin", "expected.json", "x.bin", "x.json"]
-
-
-def test_ids_of_other_text_are_refused(folders):
-    raw, folder, _ = folders
-    tokenizer = load_tokenizer(folder)
-    chunk = next(open_text(raw, WHOLE).chunks(1000))
-    ids, _ = encode_chunk(chunk, tokenizer)
-    longer = chunk._replace(utf8_bytes=chunk.utf8_bytes + 1)
-    one_end_too_many = np.append(ids, tokenizer.eot_id)
-    no_end_at_the_end = np.roll(ids, 1)
-    one_id_too_few = ids[1:]
-
-    sentence = f"{len(chunk.texts)} documents of .* from document 0 on"
-    for wrong_ids in (one_end_too_many, no_end_at_the_end, one_id_too_few):
-        with pytest.raises(IntegrityError, match=sentence):
-            check_ids(wrong_ids, chunk, tokenizer)
-    with pytest.raises(IntegrityError, match=sentence):
-        check_ids(ids, longer, tokenizer)
-    with pytest.raises(IntegrityError, match="documents of"):
-        encode_chunk(longer, tokenizer)

@@ -1,9 +1,13 @@
 """What the train stage prints and writes, and what it refuses with which exit code and sentence."""
 
+import contextlib
+import io
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,18 +42,22 @@ def template(tmp_path_factory):
     return workspace
 
 
-@pytest.fixture
-def workspace(template, monkeypatch):
-    """The small copy as the current directory, with its own parameters and without what other tests have made.
-
-    Its token files have a fixed cycle.
-    """
+@contextlib.contextmanager
+def fresh(template: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    """Work in the small copy: its own parameters, token files of a fixed cycle, and nothing that a run has made."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(template.folder)
     clear()
     write_ids("train.bin", 3000)
     write_ids("validation.bin", 700)
     with restored("params.yaml", "presets.yaml", "runtime.yaml"):
+        yield template
+
+
+@pytest.fixture
+def workspace(template, monkeypatch):
+    """The small copy as the working directory."""
+    with fresh(template, monkeypatch):
         yield template
 
 
@@ -64,39 +72,17 @@ def change_training(workspace: Workspace, **values) -> None:
     workspace.change(**{f"train.{name}": value for name, value in values.items()})
 
 
-def read_curve(path: str, columns: range | None = None) -> np.ndarray:
+def read_curve(path: Path | str, columns: range | None = None) -> np.ndarray:
     """Return the rows of a curve, of which the columns must be numbers."""
     return np.loadtxt(path, delimiter=",", skiprows=1, usecols=columns)
-
-
-def assert_same_weights(path: Path, expected: dict[str, torch.Tensor]) -> None:
-    """Check that a file has these weights, in this order."""
-    found = torch.load(path, weights_only=True)
-    assert list(found) == list(expected)
-    for name, weight in expected.items():
-        assert torch.equal(found[name], weight), (path, name)
 
 
 # What the stage refuses.
 
 
-def test_files_of_different_tokenizers_are_refused(workspace, capsys):
-    write_ids("train.bin", 100, TOKENIZER | {"sha256": "cd" * 32})
-
-    status = train_stage.main(ARGUMENTS)
-
-    assert status == 4
-    assert "were made with different tokenizers" in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [ARGUMENTS[2:], ["--tra", *ARGUMENTS[1:]], ["train.bin"]],
-    ids=["without it", "shortened", "by its place"],
-)
-def test_every_flag_is_needed_by_its_full_name(workspace, capsys, arguments):
+def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
     with pytest.raises(SystemExit, match="2"):
-        train_stage.main(arguments)
+        train_stage.main(["--tra", *ARGUMENTS[1:]])
 
     assert "required: --train" in capsys.readouterr().err
 
@@ -106,16 +92,9 @@ def test_spelling_needs_the_flag_of_the_tokenizer(workspace, capsys):
     place = ARGUMENTS.index("--tokenizer")
     without_tokenizer = ARGUMENTS[:place] + ARGUMENTS[place + 2 :]
 
-    assert train_stage.main(without_tokenizer) == 2
-    message = "params.yaml: train.ngram_buckets is 64; it must be null, or give the flag --tokenizer"
-    assert message in capsys.readouterr().err
+    status = train_stage.main(without_tokenizer)
 
-
-def test_spelling_needs_the_tokenizer(workspace, capsys):
-    change_training(workspace, ngram_buckets=64)
-
-    assert train_stage.main(ARGUMENTS) == 4
-    assert "data/tokenizer/meta.json: missing" in capsys.readouterr().err
+    refused(status, capsys.readouterr().err, 2, "params.yaml: train.ngram_buckets is 64", "--tokenizer")
 
 
 @pytest.mark.parametrize("first_step", [0, 2])
@@ -133,63 +112,15 @@ def test_a_model_that_sees_the_future_is_not_trained(workspace, capsys, monkeypa
 # What a run prints and writes.
 
 
-def test_a_run_prints_its_size_before_it_begins(workspace, capsys):
-    workspace.change(**{"models.micro.sliding_window": 64})
-
-    train()
-
-    out, err = capsys.readouterr()
-    for word in ("parameters", "steps", "epochs", "work", "memory"):
-        assert word in out
-    assert re.search(r"work .* \d+% of it in Muon\n", out)
-    assert "sliding attention is never active" in err
+LOSSES = {0: 4.0, 2: 3.0, 4: 3.0, 5: 3.5}
 
 
-def test_a_run_prints_a_line_for_each_validation(workspace, capsys):
-    train()
+@pytest.fixture(scope="module")
+def trained(template):
+    """Train five steps, validated at 0, 2, 4 and 5 with the LOSSES, of equal ones the first is the best.
 
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-    assert [line.split(",")[0] for line in lines] == ["step 0 of 20", "step 10 of 20", "step 20 of 20"]
-    number = r"[\d.,]+"
-    losses = f"training loss {number}, validation loss {number}"
-    assert re.fullmatch(f"step 10 of 20, 5,120 tokens, {losses}, {number} tokens/s, {number} min left", lines[1])
-
-
-def test_a_run_writes_its_curves(workspace):
-    train()
-
-    validation = [row.split(",") for row in Path("plots/validation.csv").read_text().splitlines()]
-    assert validation[0] == ["step", "tokens", "val_loss", "checkpoint_digest"]
-    digests = [row[3] for row in validation[1:]]
-    assert all(re.fullmatch("[0-9a-f]{12}", digest) for digest in digests)
-    assert len(set(digests)) == 3
-    training = Path("plots/training.csv").read_text().splitlines()
-    assert training[0] == "step,tokens,lr,train_loss,grad_norm"
-    assert len(training) == 11
-
-
-def test_a_run_writes_its_record_metrics_and_times(workspace):
-    fingerprint = train()
-
-    record = read_json(Path("data/models/model.json"))
-    assert record["tokenizer_sha256"] == TOKENIZER["sha256"]
-    assert record["best"]["step"] <= record["last"]["step"] == 20
-    assert record["segments"][0]["from_step"] == 0
-    assert record["training"].keys() == {"steps", "epochs", "training_flops", "parameters", "last_train_loss"}
-    metrics = read_json(Path("metrics/train.json"))
-    assert list(metrics) == ["val_loss", "train_loss", "tokens_seen", "parameters"]
-    timing = read_json(Path(".runs", fingerprint, "timing.json"))
-    assert list(timing) == ["train_seconds", "tokens", "seconds", "validation_seconds", "saving_seconds", "computed_on"]
-    assert timing["computed_on"]["threads"] == torch.get_num_threads()
-
-
-@pytest.fixture
-def validated(workspace, monkeypatch):
-    """Train five steps, validated at steps 0, 2, 4 and 5; return the losses that were found, and the weights by step.
-
-    Of equal losses, the first is the best. The weights of steps 2, 3 and 5, the last one, are kept.
+    Return the folder, what was printed, model.json, and the weights by step.
     """
-    losses = {0: 4.0, 2: 3.0, 4: 3.0, 5: 3.5}
     weights = {}
     update_weights = train_stage.step.update_weights
 
@@ -197,103 +128,115 @@ def validated(workspace, monkeypatch):
         update_weights(state, lr)
         weights[state.step] = state.weights()
 
-    monkeypatch.setattr(train_stage.step, "update_weights", update)
-    monkeypatch.setattr(train_stage.step, "validation_loss", lambda state, *others: losses[state.step])
-    change_training(
-        workspace,
-        seed=5,
-        warmup_steps=2,
-        max_tokens=5 * BATCH_TOKENS + 1,
-        eval_every_tokens=2 * BATCH_TOKENS,
-        log_every_tokens=BATCH_TOKENS,
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, fresh(template, patch):
+        patch.setattr(train_stage.step, "update_weights", update)
+        patch.setattr(train_stage.step, "validation_loss", lambda state, *others: LOSSES[state.step])
+        template.change(**{"models.micro.sliding_window": 64})
+        change_training(
+            template,
+            seed=5,
+            eval_tokens=96,
+            warmup_steps=2,
+            max_tokens=5 * BATCH_TOKENS + 1,
+            eval_every_tokens=2 * BATCH_TOKENS,
+            log_every_tokens=BATCH_TOKENS,
+        )
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            fingerprint = train()
+        folder = shutil.copytree(".", template.folder.parent / "trained", symlinks=True)
+    record = read_json(folder / "data/models/model.json")
+    return SimpleNamespace(
+        folder=folder,
+        run=folder / ".runs" / fingerprint,
+        out=out.getvalue(),
+        err=err.getvalue(),
+        record=record,
+        metrics=read_json(folder / "metrics/train.json"),
+        weights=weights,
+        params=read_section(folder / "params.yaml", "train", TrainParams),
     )
-    train()
-    return losses, weights
+
+
+def test_a_run_prints_its_size_and_a_line_for_each_validation(trained):
+    before, _, after = trained.out.partition("step 0 of 5")
+
+    for word in ("parameters", "steps", "epochs", "work", "memory"):
+        assert word in before
+    assert re.search(r"work .* \d+% of it in Muon\n", before)
+    assert "sliding attention is never active" in trained.err
+    assert re.search(r"step 2 of 5, 1,024 tokens, training loss [\d.]+, validation loss 3\.0", after)
 
 
 @pytest.mark.parametrize(("name", "step"), [("best", 2), ("last", 5)])
-def test_the_best_and_the_last_weights_are_those_of_their_steps(validated, name, step):
-    losses, weights = validated
-
-    found = read_json(Path("data/models/model.json"))[name]
+def test_the_best_and_the_last_weights_are_those_of_their_steps(trained, name, step):
+    found = trained.record[name]
 
     assert found["step"] == step
     assert found["tokens_seen"] == step * BATCH_TOKENS
-    assert found["val_loss"] == losses[step]
-    assert_same_weights(Path(f"data/models/{name}_model_params.pt"), weights[step])
+    assert found["val_loss"] == LOSSES[step]
+    weights = torch.load(trained.folder / f"data/models/{name}_model_params.pt", weights_only=True)
+    assert list(weights) == list(trained.weights[step])
+    for key, weight in trained.weights[step].items():
+        assert torch.equal(weights[key], weight), key
 
 
-def test_the_curve_and_the_metrics_have_the_losses_of_the_validations(validated):
-    losses, _ = validated
+def test_the_curves_have_the_losses_and_rates_of_their_steps(trained):
+    training = (trained.folder / "plots/training.csv").read_text().splitlines()
+    validation = (trained.folder / "plots/validation.csv").read_text().splitlines()
+    rows = [row.split(",") for row in validation[1:]]
+    digests = [row[3] for row in rows]
+    rates = read_curve(trained.folder / "plots/training.csv")[:, 2]
 
-    curve = read_curve("plots/validation.csv", range(3))
-    metrics = read_json(Path("metrics/train.json"))
-
-    assert curve.tolist() == [[step, step * BATCH_TOKENS, loss] for step, loss in losses.items()]
-    assert metrics["val_loss"] == 3.0
-    assert metrics["tokens_seen"] == 5 * BATCH_TOKENS
-
-
-def test_each_step_has_the_learning_rate_of_its_number(validated):
-    params = read_section("params.yaml", "train", TrainParams)
-
-    rates = read_curve("plots/training.csv")[:, 2]
-
-    assert rates == pytest.approx([learning_rate(step, params) for step in range(5)], rel=1e-7)
+    assert training[0] == "step,tokens,lr,train_loss,grad_norm"
+    assert validation[0] == "step,tokens,val_loss,checkpoint_digest"
+    found = {int(step): (int(tokens), float(loss)) for step, tokens, loss, _ in rows}
+    assert found == {step: (step * BATCH_TOKENS, loss) for step, loss in LOSSES.items()}
+    assert all(re.fullmatch("[0-9a-f]{12}", digest) for digest in digests)
+    assert len(set(digests)) == len(digests)
+    assert rates == pytest.approx([learning_rate(step, trained.params) for step in range(5)], rel=1e-7)
     assert len(set(rates)) > 2
 
 
-@pytest.fixture
-def four_steps(workspace):
-    """Train four steps, validated at 0, 2 and 4, with a checkpoint after each; return model.json."""
-    change_training(
-        workspace,
-        seed=8,
-        eval_tokens=96,
-        max_tokens=4 * BATCH_TOKENS,
-        log_every_tokens=BATCH_TOKENS,
-        eval_every_tokens=2 * BATCH_TOKENS,
-    )
-    set_runtime(checkpoint_every_s=0)
-    train()
-    return read_json(Path("data/models/model.json"))
+def test_the_record_names_what_made_the_model(trained):
+    record = trained.record
+    hashes = {name: read_json(trained.folder / f"{name}.json")["sha256"] for name in ("train", "validation")}
 
-
-def test_a_record_names_what_made_the_model(four_steps):
-    hashes = {name: read_json(Path(f"{name}.json"))["sha256"] for name in ("train", "validation")}
-
-    assert four_steps["data_sha256"] == hashes
+    assert record["data_sha256"] == hashes
     assert hashes["train"] != hashes["validation"]
-    expected = {"seq_len": 32, "seed": 8, "eval_tokens": 96, "attend_across_documents": True, "eot_id": 49}
-    assert {name: four_steps[name] for name in expected} == expected
-    assert four_steps["init_sha256"] is None
-    (segment,) = four_steps["segments"]
+    expected = {"seq_len": 32, "seed": 5, "eval_tokens": 96, "attend_across_documents": True, "eot_id": 49}
+    assert {name: record[name] for name in expected} == expected
+    assert record["tokenizer_sha256"] == TOKENIZER["sha256"]
+    assert record["init_sha256"] is None
+    (segment,) = record["segments"]
     assert segment["from_step"] == 0
     assert segment["numerics"] == "exact"
 
 
-def test_a_record_has_the_figures_of_the_last_step(four_steps):
+def test_record_and_metrics_have_the_figures_of_the_last_step(trained):
     """None is that of the first step or of the plan."""
-    training = four_steps["training"]
-    metrics = read_json(Path("metrics/train.json"))
-    losses = read_curve("plots/training.csv")[:, 3]
-    config = ModelConfig(**four_steps["config"])
+    losses = read_curve(trained.folder / "plots/training.csv")[:, 3]
+    config = ModelConfig(**trained.record["config"])
+    parameters = count_parameters(config)["total"]
+    flops = flops_per_token(config, 32, None)["total"] * 5 * BATCH_TOKENS
 
-    assert training["steps"] == 4
-    assert training["epochs"] == 4 * BATCH_TOKENS / 3000
-    assert training["training_flops"] == pytest.approx(flops_per_token(config, 32, None)["total"] * 4 * BATCH_TOKENS)
-    assert training["parameters"] == metrics["parameters"] == count_parameters(config)["total"]
-    assert training["last_train_loss"] == metrics["train_loss"] == pytest.approx(losses[-1], rel=1e-7)
+    assert trained.record["training"] == {
+        "steps": 5,
+        "epochs": 5 * BATCH_TOKENS / 3000,
+        "training_flops": pytest.approx(flops),
+        "parameters": parameters,
+        "last_train_loss": pytest.approx(losses[-1], rel=1e-7),
+    }
     assert losses[0] != losses[-1]
-
-
-def test_of_the_checkpoints_some_stay(four_steps):
-    """The one between the validations, and the one from which on the learning rate falls."""
-    params = read_section("params.yaml", "train", TrainParams)
-
-    staying = [checkpoint.step for checkpoint in list_checkpoints(Path(".runs", four_steps["fingerprint"]))]
-
-    assert staying == sorted({2, params.decay_begins} - {0})
+    assert trained.metrics == {
+        "val_loss": 3.0,
+        "train_loss": trained.record["training"]["last_train_loss"],
+        "tokens_seen": 5 * BATCH_TOKENS,
+        "parameters": parameters,
+    }
+    timing = read_json(trained.run / "timing.json")
+    assert list(timing) == ["train_seconds", "tokens", "seconds", "validation_seconds", "saving_seconds", "computed_on"]
+    assert timing["computed_on"]["threads"] == torch.get_num_threads()
 
 
 # What a run takes of the machine, and how it counts its time.
@@ -322,16 +265,11 @@ def test_threads_follow_the_free_cores_before_each_step(workspace, looks, numeri
     assert looks == [adapts] * 20
 
 
-@pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_the_evaluation_looks_for_free_cores_after_each_batch(workspace, looks, numerics):
-    change_training(workspace, numerics=numerics, dtype="float32")
-    train()
-    looks.clear()
+def test_the_evaluation_looks_for_free_cores_after_each_batch(trained, looks):
+    model, _ = eval_stage.load_as_trained(trained.folder / "data/models")
 
-    model, _ = eval_stage.load_as_trained(Path("data/models"))
-    eval_stage.score(model, open_tokens("validation.bin"), 32, [32], train_stage.ThreadTuner())
+    eval_stage.score(model, open_tokens(trained.folder / "validation.bin"), 32, [32], train_stage.ThreadTuner())
 
-    assert model.numerics == numerics
     assert looks == [True]
 
 
@@ -339,21 +277,13 @@ def test_the_evaluation_looks_for_free_cores_after_each_batch(workspace, looks, 
 def test_the_peak_speed_is_measured_for_a_bar_only(workspace, monkeypatch, capsys, is_shown):
     """It costs a third of a second of all cores."""
     measured = []
-
-    def measure(*arguments):
-        measured.append(arguments)
-        return 1e9
-
     monkeypatch.setattr(train_stage, "shows_bar", lambda world: is_shown)
-    monkeypatch.setattr(train_stage.machine, "matmul_peak_flops", measure)
+    monkeypatch.setattr(train_stage.machine, "matmul_peak_flops", lambda *given: measured.append(given) or 1e9)
 
     train()
 
-    out, err = capsys.readouterr()
     assert len(measured) == int(is_shown)
-    assert ("val_loss=" in err and "mfu=" in err) is is_shown
-    before_the_end = out.split("best validation loss")[0]
-    assert ("validation loss" in before_the_end) is not is_shown
+    assert ("mfu=" in capsys.readouterr().err) is is_shown
 
 
 @pytest.fixture
@@ -395,12 +325,7 @@ def test_validations_and_saves_do_not_count_as_training(workspace, capsys, slow_
 
 def test_the_time_of_the_last_save_alone_decides_when_the_next_one_is_due(workspace, monkeypatch, slow_down):
     last_saves_s = []
-
-    def save_at_once(every_s: float, last_save_s: float) -> float:
-        last_saves_s.append(last_save_s)
-        return 0.0
-
-    monkeypatch.setattr(train_stage.checkpoints, "interval_s", save_at_once)
+    monkeypatch.setattr(train_stage.checkpoints, "interval_s", lambda every_s, last_s: last_saves_s.append(last_s) or 0)
     slow_down(train_stage.checkpoints, "save_checkpoint", 0.02)
 
     fingerprint = train()
@@ -475,17 +400,11 @@ def selected_loss(model, record: dict) -> float:
     return losses[selected].mean()
 
 
-def test_a_model_that_keeps_to_its_document_is_loaded_as_it_was_trained(of_documents):
-    model, record = of_documents
-
-    assert model.numerics == "exact"
-    assert record["attend_across_documents"] is False
-    assert record["eot_id"] == model.document_start_id == 5
-
-
 def test_validation_and_evaluation_keep_to_the_document(of_documents):
     model, record = of_documents
     val_loss = record["best"]["val_loss"]
+    assert record["attend_across_documents"] is False
+    assert record["eot_id"] == model.document_start_id == 5
 
     assert selected_loss(model, record) == pytest.approx(val_loss, abs=1e-5)
     model.document_start_id = None
@@ -507,7 +426,7 @@ def test_a_run_that_starts_from_a_model_has_its_own_attention(of_documents, work
     assert again["init_sha256"] == record["best"]["sha256"]
 
 
-def test_a_finished_run_is_published_without_training(workspace, capsys):
+def test_a_finished_run_is_published_without_training_and_says_how_to_train_it_again(workspace, capsys):
     train()
     before = results()
     for name in ("data/models", "metrics", "plots"):
@@ -518,20 +437,12 @@ def test_a_finished_run_is_published_without_training(workspace, capsys):
 
     out = capsys.readouterr().out
     assert "parameters" not in out
-    assert "already finished" in out
     assert "nothing is trained" in out
     assert results() == before
 
-
-def test_a_finished_run_names_the_command_that_trains_it_again(workspace, capsys):
-    train()
-    train()
-    printed = capsys.readouterr().out
-    command = re.search(r"to train it again: (rm -r .*) && dvc repro -f train\n", printed)[1]
-
+    (command,) = re.findall(r"to train it again: (rm -r .*) && dvc repro -f train\n", out)
     workspace.run("bash", "-c", command)
     train()
-
     assert "parameters" in capsys.readouterr().out
 
 
