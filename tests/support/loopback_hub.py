@@ -37,6 +37,9 @@ def parquet_bytes(**columns) -> bytes:
     return file.getvalue()
 
 
+FOREVER = 10**9
+
+
 class LoopbackHub:
     """Context manager that serves repositories with faults and records the requests."""
 
@@ -45,18 +48,13 @@ class LoopbackHub:
         self.bytes_sent = 0  # of files, to all GETs
         self.xet = False  # announce Xet, where nothing listens
         self.repos = {}  # (type, name) → commits, branches, gated
-        # Faults: path → [times left, byte at which to cut, status or bit].
-        self._cuts = {}
-        self._failures = {}
-        self._corrupt = {}
-        self._hanging = False
-        self._closed = threading.Event()
+        self.faults = {}  # (kind, end of a path) → [times left, value]
+        self.is_hanging = False
+        self.closed = threading.Event()
 
         handler = type("Handler", (_Handler,), {"hub": self, "log_message": lambda *_: None})
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), handler) for _ in range(2)]
-        hub, lfs = self._servers
-        self.url = f"http://127.0.0.1:{hub.server_port}"
-        self.lfs_url = f"http://127.0.0.1:{lfs.server_port}"
+        self.url, self.lfs_url = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
 
     def __enter__(self):
         for server in self._servers:
@@ -64,73 +62,50 @@ class LoopbackHub:
         return self
 
     def __exit__(self, *exception):
-        self._closed.set()
+        self.closed.set()
         for server in self._servers:
             server.shutdown()
             server.server_close()
 
-    def add(self, repo_type, repo, commit, files, branch="main", gated=False):
-        """Add a commit and point `branch` at it; earlier commits of the repository stay.
+    def add(self, repo_type, repo, commit, files, gated=False):
+        """Add a commit and point `main` at it; earlier commits of the repository stay.
 
         repo_type: "datasets" or "models"; files: path in the repository → bytes. gated: True refuses every file (401
         without a token, 403 with one); a string is the token that opens them. What the API tells stays public.
         """
-        entry = self.repos.setdefault((repo_type, repo), {"commits": {}, "branches": {}})
+        entry = self.repos.setdefault((repo_type, repo), {"commits": {}})
         entry["gated"] = gated
         entry["commits"][commit] = dict(files)
-        entry["branches"][branch] = commit
+        entry["main"] = commit
 
-    def environment(self, home, inherited=os.environ, **variables: str) -> dict[str, str]:
+    def environment(self, home, **variables: str) -> dict[str, str]:
         """Return the environment for a client: the address, a cache in `home`, no inherited HF_ settings."""
-        others = {name: value for name, value in inherited.items() if not name.startswith("HF_")}
+        others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         return {**others, "HF_ENDPOINT": self.url, "HF_HOME": str(home), **variables}
 
-    def cut(self, path, after_bytes, times=10**9, hang=False):
+    def cut(self, path, after_bytes, times=FOREVER, hang=False):
         """Drop the next GETs of a file at its byte `after_bytes`: one resumed there receives nothing.
 
         hang: the connection stays open instead, and silent.
         """
-        self._cuts[path] = [times, after_bytes]
-        self._hanging = hang
+        self.faults["cut", path] = [times, after_bytes]
+        self.is_hanging = hang
 
-    def interrupt(self, connection) -> None:
-        """Stop an answer early."""
-        if self._hanging:
-            self._closed.wait()
-        connection.shutdown(socket.SHUT_RDWR)
-
-    def corrupt(self, path, times=10**9):
+    def corrupt(self, path, times=FOREVER):
         """Flip one bit in the middle of the file in its next GETs; size and ETag stay right."""
-        self._corrupt[path] = [times, 1]
+        self.faults["corrupt", path] = [times, 1]
 
-    def fail(self, path, status, times=10**9):
+    def fail(self, path, status, times=FOREVER):
         """Answer the next requests whose path ends with `path`, of any method, with `status`."""
-        self._failures[path] = [times, status]
+        self.faults["fail", path] = [times, status]
 
-    def failure(self, url_path) -> int | None:
-        """Return the status that an active `fail` sets, or None."""
-        for path, fault in self._failures.items():
-            status = _take(fault) if url_path.endswith(path) else None
-            if status:
-                return status
+    def take(self, kind, path) -> int | None:
+        """Return the value of a fault of this kind that is set for a path, and count it; or None."""
+        for (fault_kind, end), fault in self.faults.items():
+            if fault_kind == kind and path.endswith(end) and fault[0] > 0:
+                fault[0] -= 1
+                return fault[1]
         return None
-
-    def sent(self, path, content) -> tuple[bytes, int]:
-        """Return the bytes that a GET sends, corrupted if a fault says so, and where it stops."""
-        if _take(self._corrupt.get(path)):
-            corrupted = bytearray(content)
-            corrupted[len(content) // 2] ^= 1
-            content = bytes(corrupted)
-        stop = _take(self._cuts.get(path), len(content))
-        return content, stop
-
-
-def _take(fault: list[int] | None, otherwise: int | None = None) -> int | None:
-    """Count a fault [times left, value] down and return its value, or `otherwise` if none is left."""
-    if not fault or fault[0] <= 0:
-        return otherwise
-    fault[0] -= 1
-    return fault[1]
 
 
 def git_sha1(content: bytes) -> str:
@@ -140,10 +115,8 @@ def git_sha1(content: bytes) -> str:
 
 def _tree(files: dict[str, bytes]) -> list[dict]:
     """Return every folder and file of a commit, as the tree route lists them."""
-    tree = []
-    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}
-    for path in sorted(folders - {"."}):
-        tree.append({"type": "directory", "path": path, "size": 0, "oid": "0" * 40})
+    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents} - {"."}
+    tree = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders)]
     for path, content in sorted(files.items()):
         tree.append({"type": "file", "path": path, "size": len(content), "oid": git_sha1(content)})
     return tree
@@ -157,26 +130,25 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path))
-        if status := self.hub.failure(path):
-            return self._refuse(status, "", f"armed to fail with {status}")
-        for route, answer in ((API, self._api), (RESOLVE, self._resolve)):
-            if match := route.fullmatch(path):
-                return answer(*match.groups())
-        self._refuse(404, "", "no such route")
+        if status := self.hub.take("fail", path):
+            self._refuse(status)
+        elif match := API.fullmatch(path):
+            self._api(*match.groups())
+        elif match := RESOLVE.fullmatch(path):
+            self._resolve(*match.groups())
+        else:
+            self._refuse(404)
 
     do_HEAD = do_GET
-
-    def _token(self) -> str:
-        return (self.headers["Authorization"] or "").removeprefix("Bearer ")
 
     def _files(self, repo_type, repo, revision) -> tuple[dict, str, dict] | None:
         """Return the repository's entry, the commit and its files; None after a refusal."""
         entry = self.hub.repos.get((repo_type, repo))
         if not entry:
-            return self._refuse(404, "RepoNotFound", "Repository not found")
-        commit = entry["branches"].get(revision, revision)
+            return self._refuse(404, "RepoNotFound")
+        commit = entry["main"] if revision == "main" else revision
         if commit not in entry["commits"]:
-            return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            return self._refuse(404, "RevisionNotFound")
         return entry, commit, entry["commits"][commit]
 
     def _resolve(self, lfs, repo_type, repo, revision, path):
@@ -184,13 +156,13 @@ class _Handler(BaseHTTPRequestHandler):
         if not (found := self._files(repo_type or "models", repo, revision)):
             return
         entry, commit, files = found
-        token = self._token()
+        token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
         if lfs and token:
-            self._refuse(400, "", "Only one auth mechanism allowed")
+            self._refuse(400)  # only one way of authorization is allowed
         elif not lfs and entry["gated"] not in (False, token):
-            self._refuse(403 if token else 401, "GatedRepo", f"Access to {repo} is restricted")
+            self._refuse(403 if token else 401, "GatedRepo")
         elif path not in files:
-            self._refuse(404, "EntryNotFound", "Entry not found", commit)
+            self._refuse(404, "EntryNotFound", commit)
         elif lfs or path.endswith(("README.md", ".json")):
             etag = git_sha1(files[path])
             self._file(path, files[path], {"X-Repo-Commit": commit, "ETag": f'"{etag}"'})
@@ -223,27 +195,29 @@ class _Handler(BaseHTTPRequestHandler):
             if "recursive=true" not in self.path.lower():
                 answer = [item for item in answer if "/" not in item["path"].removeprefix(prefix)]
             if not answer:
-                return self._refuse(404, "EntryNotFound", f"{folder} does not exist")
+                return self._refuse(404, "EntryNotFound")
         self._send(200, json.dumps(answer).encode(), {})
 
     def _file(self, path, content, headers):
         """Send a file or the requested range, with its faults."""
         stop = len(content)
         if self.command == "GET":
-            content, stop = self.hub.sent(path, content)
+            if self.hub.take("corrupt", path):
+                middle = len(content) // 2
+                content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+            stop = self.hub.take("cut", path) or stop
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
         if not asked:
             return self._send(200, content, headers, stop)
         first = int(asked[1])
-        last_asked = int(asked[2] or len(content))
-        last = min(last_asked, len(content) - 1)
+        last = min(int(asked[2] or len(content)), len(content) - 1)
         headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
         self._send(206, content[first : last + 1], headers, stop - first)
 
-    def _refuse(self, status, code, message, commit=""):
+    def _refuse(self, status, code="", commit=""):
         """Refuse as the hub does, the reason in X-Error-Code."""
-        headers = {"X-Error-Code": code, "X-Error-Message": message, "X-Repo-Commit": commit}
-        self._send(status, json.dumps({"error": message}).encode(), headers)
+        headers = {"X-Error-Code": code, "X-Error-Message": code, "X-Repo-Commit": commit}
+        self._send(status, json.dumps({"error": code}).encode(), headers)
 
     def _send(self, status, body, headers, stop=None):
         """Announce the whole body and send its bytes before `stop`; drop the connection if they are fewer."""
@@ -257,5 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
             if stop is not None:
                 self.hub.bytes_sent += len(sent)
         if len(sent) < len(body):
-            self.hub.interrupt(self.connection)
+            if self.hub.is_hanging:
+                self.hub.closed.wait()
+            self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
