@@ -1,13 +1,9 @@
-"""Strings on which gigatoken is compared with tiktoken: every character, seeded pieces, long runs.
+"""Texts on which gigatoken is compared with tiktoken: those of `fuzzed_texts` with more pieces, long runs, characters.
 
-Words, contractions, white space, digits, special strings, NUL, characters of every plane, the neighbours of those that
-differ, and lone surrogates, which become U+FFFD as everywhere.
+More pieces are contractions, kinds of space, digits, code, scripts, and the neighbours of characters that differ.
 """
 
-import random
 import re
-import string
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,26 +11,12 @@ import pyarrow as pa
 from lm.text.documents import Chunk
 from lm.tokenizer.gigatoken_encoder import END, NEW_CHARACTERS, ONLY_TIKTOKEN, Gigatoken
 from lm.tokenizer.load import Tokenizer, well_formed
+from support.tokenizer_cases import PIECES, fuzzed_texts
 
-SPECIAL = ["<|endoftext|>", "<|fim_prefix|>", "<bos>", "<eos>", "<start_of_turn>", "<0x0A>", "▁", "Ġ", "\0", "\ufeff"]
-CONTRACTIONS = ["'s", "'t", "'ll", "'ve", "'re", "'d", "'m", "'S", "'LL", "’s", "''", "'", "''s", "'l", "'v", "don't"]
-ASCII_SPACES = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\x0b", "\x0c", "\x1c"]
-OTHER_SPACES = list("\x85\u00a0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\u200b\u180e")
-NUMBERS = ["0", "1234567", "٣", "Ⅷ", "½", "²", "⑳"]
-WORDS = ["the", " the", "Hello", " World", "camelCase", "snake_case", "ALLCAPS", "é", "e\u0301", "ß", "ſ", "İ", "ǅ"]
-SYMBOLS = ["!?", "...", "//", "{", "};", "_", "->", "::", "#include"]
-SCRIPTS = ["漢字", "한국", "العربية", "हिन्दी", "ไทย", "👩\u200d👩\u200d👧", "🇩🇪"]
-NOT_CHARACTERS = ["\ud800", "\udfff", "\ud83d\ude00", "\ufffd", "\ufffe"]
-PIECES = [
-    *SPECIAL,
-    *CONTRACTIONS,
-    *ASCII_SPACES,
-    *OTHER_SPACES,
-    *NUMBERS,
-    *WORDS,
-    *SYMBOLS,
-    *SCRIPTS,
-    *NOT_CHARACTERS,
+MORE_PIECES = [
+    *("<|fim_prefix|>", "Ġ", "'ve", "'re", "'d", "'m", "'S", "'LL", "''s", "'l", "'v", "don't"),
+    *("  ", "\n\n", "\x0b", "\x0c", "\u1680", "\u202f", "\u205f", "\u180e", "Ⅷ", "½", "²", "⑳"),
+    *("Hello", "camelCase", "snake_case", "ALLCAPS", "ǅ", "->", "::", "#include", "ไทย", "\ufffd", "\ufffe"),
 ]
 
 
@@ -49,32 +31,11 @@ def neighbours_of_new_characters() -> list[str]:
     return neighbours
 
 
-NEIGHBOURS = neighbours_of_new_characters()
-
-
-def seeded_strings(num_strings: int, seed: int) -> Iterator[str]:
-    """Yield strings of 0 to 40 pieces; one in 1,000 holds a run of up to 2,000 times the same piece."""
-    draw = random.Random(seed)
-
-    def piece() -> str:
-        kind = draw.random()
-        if kind < 0.55:
-            return draw.choice(PIECES)
-        if kind < 0.8:
-            return draw.choice(string.printable) * draw.choice([1, 1, 2, 3, 9])
-        if kind < 0.85:
-            return draw.choice(NEIGHBOURS)
-        if kind < 0.9:
-            return chr(draw.randrange(0x3000))
-        if kind < 0.95:
-            return chr(draw.randrange(0x10000))
-        return chr(draw.randrange(0x110000))
-
-    for index in range(num_strings):
-        text = "".join(piece() for _ in range(draw.randrange(41)))
-        if index % 1000 == 999:
-            text += piece() * draw.randrange(2000) + piece()
-        yield text
+def hard_texts(num_texts: int, seed: int) -> list[str]:
+    """Return fuzzed texts of all pieces, and a long run of each."""
+    pieces = [*PIECES, *MORE_PIECES]
+    runs = [piece * 999 + "x" for piece in pieces]
+    return [*fuzzed_texts(num_texts, seed, [*pieces, *neighbours_of_new_characters()]), *runs]
 
 
 def scalars() -> list[str]:

@@ -31,14 +31,14 @@ WORDS = [
 PIECES = SPECIAL + SPACES + WORDS
 
 
-def fuzzed_texts(num_texts: int, seed: int) -> list[str]:
-    """Return texts of 0 to 30 pieces: words, white space, special tokens and characters of every plane."""
+def fuzzed_texts(num_texts: int, seed: int, pieces: list[str] = PIECES) -> list[str]:
+    """Return texts of 0 to 30 of these pieces, printable characters, and characters of every plane."""
     draw = random.Random(seed)
 
     def piece() -> str:
         kind = draw.random()
         if kind < 0.6:
-            return draw.choice(PIECES)
+            return draw.choice(pieces)
         if kind < 0.8:
             return draw.choice(string.printable) * draw.choice([1, 1, 1, 2, 7])
         code = draw.randrange(0x10000) if kind < 0.9 else draw.randrange(0x110000)

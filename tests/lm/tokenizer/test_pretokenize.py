@@ -7,9 +7,9 @@ import tiktoken_ext.openai_public
 
 from lm.tokenizer import pretokenize
 from lm.tokenizer.byte_level import train_bpe
-from lm.tokenizer.load import load_tokenizer, open_backend, well_formed
+from lm.tokenizer.load import load_tokenizer, open_backend
 from lm.tokenizer.pretokenize import LONG_RUN_CHARS, PATTERN
-from support.fuzz import seeded_strings
+from support.fuzz import hard_texts
 from support.tokenizer_cases import TEXTS, auto_ids, digests, write_bpe
 
 CODE = [
@@ -47,8 +47,7 @@ def test_the_default_ids_are_the_committed_ones(tmp_path):
 
 
 def test_the_exported_folder_gives_tiktokens_ids(folder):
-    seeded = [well_formed(text) for text in seeded_strings(2000, seed=4)]
-    texts = [*TEXTS[:2000], *seeded, *CODE, *CONTRACTIONS]
+    texts = [*TEXTS[:2000], *hard_texts(2000, seed=4), *CODE, *CONTRACTIONS]
     tokenizer = load_tokenizer(folder)
     expected = [tokenizer.encode(text) for text in texts]
 
