@@ -142,18 +142,6 @@ def test_the_compiled_loops_call_no_library_and_join_no_operations(tmp_path):
     assert {"llvm.fma"} <= called <= EXACT_CALLS
 
 
-def test_an_operation_that_was_not_reviewed_is_found(monkeypatch):
-    monkeypatch.setattr("lm.exact.functions.gated_gelu", lambda gate, up: torch.nn.functional.gelu(gate) * up)
-
-    assert operations() - REVIEWED == {"gelu", "gelu_backward"}
-
-
-def test_operations_of_fast_numerics_were_not_reviewed():
-    found = operations(numerics="fast")
-
-    assert {"_fused_adamw_", "linalg_vector_norm"} <= found - REVIEWED
-
-
 def test_sums_of_floats_and_joined_operations_are_told_apart():
     one = torch.ones(2)
 
@@ -236,16 +224,9 @@ def weights_after(num_steps: int, seq_len: int, threads: int) -> list[torch.Tens
 
 
 @pytest.mark.parametrize(("num_steps", "seq_len"), [(1, 63), (1, 128), (1, 257), (12, 100)])
-def test_steps_have_the_same_bits_for_two_threads(all_threads_work, num_steps, seq_len):
+def test_steps_have_the_same_bits_for_any_number_of_threads(all_threads_work, num_steps, seq_len):
     one = weights_after(num_steps, seq_len, threads=1)
-    two = weights_after(num_steps, seq_len, threads=2)
 
-    assert all(map(torch.equal, one, two))
-
-
-@pytest.mark.parametrize("seq_len", [63, 128, 257])
-def test_a_step_has_the_same_bits_for_three_threads(all_threads_work, seq_len):
-    one = weights_after(1, seq_len, threads=1)
-    three = weights_after(1, seq_len, threads=3)
-
-    assert all(map(torch.equal, one, three))
+    for threads in (2, 3):
+        several = weights_after(num_steps, seq_len, threads)
+        assert all(map(torch.equal, one, several)), threads

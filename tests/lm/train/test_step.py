@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import weakref
 
 import numpy as np
 import pytest
@@ -108,21 +107,7 @@ def test_each_step_draws_other_entries():
     assert torch.equal(first, uniform_draws(0, params))
     assert not torch.equal(first, uniform_draws(1, params))
     assert not torch.equal(first, uniform_draws(0, dataclasses.replace(params, seed=2)))
-
-
-def test_the_whole_vocabulary_needs_no_draws():
     assert uniform_draws(0, train_params(sampled_vocab_size=None)) is None
-
-
-def test_a_sampled_vocabulary_estimates_the_loss_of_the_whole_one():
-    sampled = run(new_state(), train_params(sampled_vocab_size=20, max_steps=60))
-    whole = run(new_state(), train_params(max_steps=60))
-
-    assert not same(sampled, whole)
-    losses = [row[3] for row in sampled.history.train]
-    assert losses[0] > 3.5
-    assert losses[-1] < losses[0] - 0.5
-    assert losses[-1] == pytest.approx(whole.history.train[-1][3], abs=0.1)
 
 
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
@@ -147,16 +132,16 @@ def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-@pytest.mark.parametrize("stop", [1, 5])
-def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimizer, stop):
+def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimizer):
+    """It stops after 5 steps, in the middle of a row of its curve."""
     undisturbed = run(new_state(optimizer))
-    stopped = run(new_state(optimizer), until=stop)
+    stopped = run(new_state(optimizer), until=5)
     torch.save(stopped.as_dict(), tmp_path / "state.pt")
 
     resumed = new_state(optimizer)
     resumed.restore(torch.load(tmp_path / "state.pt", weights_only=True))
 
-    assert resumed.step == stop
+    assert resumed.step == 5
     assert same(run(resumed), undisturbed)
 
 
@@ -187,20 +172,15 @@ def test_micro_batches_give_the_gradients_of_the_batch():
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "micro_batch_size", "rows"),
-    [
-        (8, 8, 8),
+def test_the_micro_batches_of_a_rank_are_equal():
+    for num_rows, micro_batch_size, rows in [
         (8, 2, 2),
         (4, 8, 4),  # several ranks share what one of them could compute at once
         (6, 4, 2),
         (5, 4, 1),
-    ],
-)
-def test_the_micro_batches_of_a_rank_are_equal(num_rows, micro_batch_size, rows):
-    params = train_params(micro_batch_tokens=16 * micro_batch_size)
-
-    assert micro_batch_rows(num_rows, params) == rows
+    ]:
+        params = train_params(micro_batch_tokens=16 * micro_batch_size)
+        assert micro_batch_rows(num_rows, params) == rows
 
 
 def test_rows_that_the_micro_batch_does_not_divide_count_alike():
@@ -259,10 +239,9 @@ def test_a_validation_rounds_the_head_once():
 # Gradients in exact numerics.
 
 
-@pytest.mark.parametrize("num_rows", [6, 8])
-def test_exact_gradients_have_the_same_bits_in_any_order_of_the_rows(num_rows):
+def test_exact_gradients_have_the_same_bits_in_any_order_of_the_rows():
     """So the ranks may share the rows in any way."""
-    x, y = batch_of(num_rows)
+    x, y = batch_of(6)
     forwards = new_state().model
     backwards = new_state().model
 
@@ -273,7 +252,7 @@ def test_exact_gradients_have_the_same_bits_in_any_order_of_the_rows(num_rows):
     assert torch.equal(gradient_of(forwards), gradient_of(backwards))
 
 
-@pytest.mark.parametrize("num_rows", [1, 6, 8])
+@pytest.mark.parametrize("num_rows", [1, 6])
 def test_exact_gradients_are_the_mean_over_the_rows(num_rows):
     """They are that in float64 within 2⁻⁴⁰, rounded to float32."""
     x, y = batch_of(num_rows)
@@ -295,24 +274,6 @@ def test_exact_gradients_are_the_mean_over_the_rows(num_rows):
     assert (error <= 2.0**-24 * mean.abs() + 2.0**-40).all()
 
 
-def test_one_gradient_at_a_time_is_a_tensor_of_integers(monkeypatch):
-    """Which take twice the memory; the plan of a run counts only their sums."""
-    earlier = []
-
-    def recording(gradient):
-        assert all(reference() is None for reference in earlier)
-        integers = as_integers(gradient)
-        earlier.append(weakref.ref(integers))
-        return integers
-
-    monkeypatch.setattr(exact, "as_integers", recording)
-    model = new_state().model
-
-    average_gradients_exactly(model, World(), *batch_of(4), 2)
-
-    assert len(earlier) == 2 * len(list(model.parameters()))
-
-
 def test_gradients_of_micro_batches_keep_40_binary_places():
     gradient = torch.linspace(-1e-5, 1e-5, 1001)
 
@@ -321,13 +282,12 @@ def test_gradients_of_micro_batches_keep_40_binary_places():
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
-@pytest.mark.parametrize("micro_batch_tokens", [128, 32])
-def test_gradients_above_the_limit_are_scaled_to_it(numerics, micro_batch_tokens):
+def test_gradients_above_the_limit_are_scaled_to_it(numerics):
 
     def gradients(limit: float) -> tuple[torch.Tensor, float]:
         """Return all gradients of a step in one tensor, and the norm that they had before."""
         state = new_state(numerics=numerics)
-        params = train_params(grad_clip=limit, numerics=numerics, micro_batch_tokens=micro_batch_tokens)
+        params = train_params(grad_clip=limit, numerics=numerics, micro_batch_tokens=32)
         _, norm = compute_gradients(state, batch_of(8), params, torch.float32)
         return gradient_of(state.model).double(), norm
 
@@ -336,7 +296,7 @@ def test_gradients_above_the_limit_are_scaled_to_it(numerics, micro_batch_tokens
 
     assert float(unlimited.norm()) == pytest.approx(norm, rel=1e-6)
     assert torch.equal(just_below_the_limit, unlimited)
-    for times in (1.01, 1.5, 1.99, 30):
+    for times in (1.01, 1.99, 30):
         clipped, norm_before = gradients(norm / times)
 
         assert norm_before == norm
@@ -369,7 +329,7 @@ def average_with_one_gradient(value: float) -> Gemma3Model:
     return model
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1025.0, -1025.0, 1e30])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1025.0, -1025.0])
 def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
     """Above 1,024 it does not fit into the integers in which micro-batches are added: it is never clamped."""
     model = average_with_one_gradient(value)
@@ -398,29 +358,15 @@ def test_a_row_of_the_curve_averages_its_interval():
         assert row[3] == pytest.approx(mean)
 
 
-@pytest.mark.parametrize(("loss", "grad_norm"), [(math.nan, 1.0), (2.0, math.nan), (2.0, math.inf), (-math.inf, 1.0)])
-def test_a_step_that_is_not_finite_names_its_windows(loss, grad_norm):
+def test_a_step_that_is_not_finite_names_its_windows():
     windows = TokenWindows(IDS, 16, 8, seed=1)
+    first = windows.starts(0)[0]
 
-    named = rf"loss {loss}, gradient norm {grad_norm}, windows \[{windows.starts(0)[0]}, "
-    with pytest.raises(DivergedError, match=named):
-        check_finite(loss, grad_norm, new_state(), windows, train_params())
-
-
-def test_a_large_step_that_is_finite_is_accepted():
-    check_finite(2.0, 1e30, new_state(), TokenWindows(IDS, 16, 8, seed=1), train_params())
-
-
-def test_a_loss_that_is_not_finite_stops_before_the_update():
-    state = new_state()
-    with torch.no_grad():
-        state.model.norm.weight[0] = float("nan")
-    before = state.model.embed_tokens.weight.clone()
-
-    with pytest.raises(DivergedError, match=r"diverged at step 0: loss nan.*lower train\.peak_lr 0\.02"):
-        run(state)
-
-    assert torch.equal(state.model.embed_tokens.weight, before)
+    for loss, grad_norm in [(math.nan, 1.0), (2.0, math.nan), (2.0, math.inf), (-math.inf, 1.0)]:
+        named = rf"step 0: loss {loss}, gradient norm {grad_norm}, windows \[{first}, .*lower train\.peak_lr 0\.02"
+        with pytest.raises(DivergedError, match=named):
+            check_finite(loss, grad_norm, new_state(), windows, train_params())
+    check_finite(2.0, 1e30, new_state(), windows, train_params())
 
 
 @pytest.mark.parametrize(
@@ -434,16 +380,6 @@ def test_a_validation_that_is_not_finite_ends_the_run(at_step, advice):
         validate(state, float("nan"))
 
 
-def test_a_rise_of_the_loss_ends_the_run():
-    wild = train_params(peak_lr=6.0, warmup_steps=0, schedule="cosine", max_steps=60, grad_clip=100.0)
-    losses = [row[3] for row in run(new_state(), wild).history.train]
-    rises = [i for i, loss in enumerate(losses) if loss > min(losses[: i + 1]) + 0.5]
-    step_of_first_rise = 3 * (rises[0] + 1)
-
-    with pytest.raises(DivergedError, match=rf"diverged at step {step_of_first_rise}: .*divergence_nats 0\.5"):
-        run(new_state(), dataclasses.replace(wild, divergence_nats=0.5))
-
-
 def state_with_losses(losses: list[float]) -> TrainingState:
     """Return a state with a row of the training curve for each loss, three steps apart."""
     state = new_state()
@@ -452,16 +388,17 @@ def state_with_losses(losses: list[float]) -> TrainingState:
     return state
 
 
-def test_a_loss_is_compared_with_the_lowest_one():
-    state = state_with_losses([5.0, 3.0, 3.75])
+def test_a_rise_above_the_lowest_loss_ends_the_run():
+    params = train_params(divergence_nats=0.5)
+    state = state_with_losses([5.0, 3.0])
+    state.step = 9
 
-    with pytest.raises(DivergedError, match=r"at step 9: loss 3\.750, 3\.000 before"):
-        check_divergence(state, train_params(divergence_nats=0.5))
+    with pytest.raises(DivergedError, match=r"at step 9: loss 3\.750, 3\.000 before.*divergence_nats 0\.5"):
+        log_step(state, 3 * 3.75, 1.0, 0.01, params)
 
-
-@pytest.mark.parametrize("losses", [[5.0, 3.0, 3.5], []], ids=["no more than the limit", "no loss yet"])
-def test_a_smaller_rise_is_no_divergence(losses):
-    check_divergence(state_with_losses(losses), train_params(divergence_nats=0.5))
+    check_divergence(state_with_losses([5.0, 3.0, 3.5]), params)
+    check_divergence(state_with_losses([]), params)
+    check_divergence(state_with_losses([3.0, 9.0]), train_params(divergence_nats=None))
 
 
 def test_the_best_weights_are_kept():
@@ -507,7 +444,6 @@ class EchoModel:
     [
         (1, [[8, 8, 4]]),
         (2, [[8, 4], [8]]),
-        (3, [[8], [8], [4]]),
         (4, [[8], [8], [4], []]),
     ],
 )
