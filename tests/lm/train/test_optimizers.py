@@ -107,8 +107,8 @@ def muon_by_its_definition(shape: tuple[int, int], gradients: list[torch.Tensor]
     return weight
 
 
-def own_muon(dtype: torch.dtype):
-    return lambda matrices: Muon(matrices, lr=LR, weight_decay=WEIGHT_DECAY, dtype=dtype)
+def own_muon(matrices: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return Muon(matrices, lr=LR, weight_decay=WEIGHT_DECAY, dtype=torch.float32)
 
 
 def torchs_muon(matrices: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -118,8 +118,7 @@ def torchs_muon(matrices: list[nn.Parameter]) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("build", "rounding"),
     [
-        pytest.param(own_muon(torch.bfloat16), 2.0**-9, id="in bfloat16"),
-        pytest.param(own_muon(torch.float32), 2.0**-24, id="in float32"),
+        pytest.param(own_muon, 2.0**-24, id="in float32"),
         pytest.param(torchs_muon, 2.0**-9, id="torch's own, in bfloat16"),
     ],
 )

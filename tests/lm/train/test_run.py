@@ -100,20 +100,11 @@ def test_a_run_has_a_folder_of_the_main_repository(monkeypatch):
     assert run.folder == Path("/repository/.runs", run.fingerprint)
 
 
-def test_a_run_shares_a_hash_with_runs_of_other_lengths():
-    first = read_run()
-    longer = read_run(max_tokens=20480)
-    other = read_run(seed=9)
-
-    assert first.fingerprint != longer.fingerprint
-    assert first.length_free == longer.length_free != other.length_free
-
-
 # What it builds.
 
 
 @pytest.mark.parametrize("seed", [11, 12])
-def test_weights_and_windows_are_those_of_the_seed(seed):
+def test_weights_and_windows_are_those_of_the_seed_and_odds_those_of_the_file(seed):
     run = read_run(seed=seed, sampled_vocab_size=25)
 
     training = run.start(SINGLE_PROCESS, CPU)
@@ -124,13 +115,6 @@ def test_weights_and_windows_are_those_of_the_seed(seed):
     assert all(torch.equal(p, wanted) for p, wanted in zip(model.parameters(), drawn.parameters(), strict=True))
     windows = TokenWindows(run.train.ids, seq_len=32, batch_size=16, seed=seed)
     assert np.array_equal(training.windows.starts(0), windows.starts(0))
-
-
-def test_the_sampled_vocabulary_has_the_odds_of_the_training_file():
-    run = read_run(sampled_vocab_size=25)
-
-    model = run.start(SINGLE_PROCESS, CPU).state.model
-
     assert torch.equal(model.sampling_weights, sampling_weights(run.train.ids, 50))
 
 
@@ -170,30 +154,22 @@ def test_the_main_rank_alone_checks_the_memory(monkeypatch):
     assert warnings == [["memory is short"], []]
 
 
-@pytest.mark.parametrize("earlier", ["float32", "bfloat16"])
-def test_a_run_keeps_the_dtype_in_which_it_has_computed(monkeypatch, earlier):
+def test_a_run_keeps_the_dtype_in_which_it_has_computed_and_an_exact_one_float32(monkeypatch):
     monkeypatch.setattr(machine, "has_bfloat16", lambda device: True)
-    params = read_run(numerics="fast", dtype="auto").params
+    fast = read_run(numerics="fast", dtype="auto").params
+    exact = read_run(numerics="exact", dtype="auto").params
 
-    assert choose_dtype(params, SINGLE_PROCESS, CPU, earlier) == getattr(torch, earlier)
-
-
-def test_exact_numerics_compute_in_float32(monkeypatch):
-    monkeypatch.setattr(machine, "has_bfloat16", lambda device: True)
-    params = read_run(numerics="exact", dtype="auto").params
-
-    assert choose_dtype(params, SINGLE_PROCESS, CPU, None) == torch.float32
+    assert choose_dtype(fast, SINGLE_PROCESS, CPU, "float32") == torch.float32
+    assert choose_dtype(fast, SINGLE_PROCESS, CPU, "bfloat16") == torch.bfloat16
+    assert choose_dtype(exact, SINGLE_PROCESS, CPU, None) == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("numerics", "device", "has_digests"),
-    [("fast", CPU, True), ("fast", GPU, False), ("exact", CPU, True), ("exact", GPU, True)],
-)
-def test_fast_numerics_on_a_gpu_record_no_digests(numerics, device, has_digests):
+def test_fast_numerics_on_a_gpu_record_no_digests():
     """A digest would copy the whole state from the GPU, on which fast numerics do not promise the same bits."""
-    training = read_run(numerics=numerics).start(SINGLE_PROCESS, CPU)
+    for numerics, device, has_digests in [("fast", CPU, True), ("fast", GPU, False), ("exact", GPU, True)]:
+        training = read_run(numerics=numerics).start(SINGLE_PROCESS, CPU)
 
-    assert dataclasses.replace(training, device=device).has_digests is has_digests
+        assert dataclasses.replace(training, device=device).has_digests is has_digests
 
 
 # What it continues.
@@ -211,17 +187,6 @@ def test_a_run_continues_from_its_newest_checkpoint(capsys):
 
     assert training.state.step == 4
     assert capsys.readouterr().out == f"resumed at step 4 from {run.folder}\n"
-
-
-def test_a_new_run_begins_at_step_0(capsys):
-    run = read_run()
-    training = run.start(SINGLE_PROCESS, CPU)
-
-    training.resume(run.load_checkpoint(SINGLE_PROCESS))
-
-    assert training.state.step == 0
-    assert [segment["from_step"] for segment in training.state.segments] == [0]
-    assert capsys.readouterr().out == ""
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused():

@@ -45,9 +45,8 @@ def test_a_digest_covers_all_weights_and_all_tensors_of_the_optimizers(optimizer
     assert {id(tensor) for tensor in named.values()} == {id(tensor) for tensor in tensors}
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_the_last_bit_of_any_number_changes_the_digest(optimizer):
-    tensors = dict(named_tensors(state_after_a_step(optimizer).as_dict()))
+def test_the_last_bit_of_any_number_changes_the_digest():
+    tensors = dict(named_tensors(state_after_a_step().as_dict()))
     before = digest_of(tensors.items())
     rng = np.random.default_rng(5)
     found = set()
@@ -109,21 +108,11 @@ def test_only_the_main_rank_reads_whole_weights():
     assert other_rank.digest() == ""
 
 
-@pytest.mark.parametrize(
-    ("segments", "dtype"),
-    [
-        ([], None),
-        ([{"numerics": "exact"}], None),
-        ([{"dtype": "bfloat16"}, {"dtype": "float32"}], "float32"),  # it went on without bfloat16
-        ([{"dtype": "float32"}, {"dtype": "bfloat16"}], "bfloat16"),
-    ],
-)
-def test_a_run_continues_in_the_dtype_of_its_last_segment(segments, dtype):
-    assert last_dtype({"segments": segments}) == dtype
-
-
-def test_a_new_run_has_no_dtype_yet():
+def test_a_run_continues_in_the_dtype_of_its_last_segment():
     assert last_dtype(None) is None
+    assert last_dtype({"segments": []}) is None
+    assert last_dtype({"segments": [{"numerics": "exact"}]}) is None
+    assert last_dtype({"segments": [{"dtype": "bfloat16"}, {"dtype": "float32"}]}) == "float32"
 
 
 # The machine that computes.
@@ -155,22 +144,15 @@ def test_a_run_that_continues_with_other_threads_warns(capsys):
 
     assert [(segment["from_step"], segment["threads"]) for segment in state.segments] == [(0, 1), (5, 2)]
     warning = capsys.readouterr().err
-    assert warning.startswith("warning: started on ")
     assert "'threads': 1" in warning
     assert "'threads': 2" in warning
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        pytest.param({"ranks": 1}, {"ranks": 2}, id="ranks"),
-        pytest.param({"dtype": torch.float32}, {"dtype": torch.bfloat16}, id="dtype"),
-    ],
-)
-def test_a_run_that_continues_on_another_machine_warns(capsys, first, second):
+@pytest.mark.parametrize("changes", [{"ranks": 2}, {"dtype": torch.bfloat16}], ids=["ranks", "dtype"])
+def test_a_run_that_continues_on_another_machine_warns(capsys, changes):
     given = {"device": CPU, "dtype": torch.float32, "numerics": "fast", "ranks": 1}
 
-    state = record_two_segments(computed_on(**given | first), computed_on(**given | second))
+    state = record_two_segments(computed_on(**given), computed_on(**given | changes))
 
     assert len(state.segments) == 2
     assert "the bits may differ" in capsys.readouterr().err
@@ -200,16 +182,6 @@ def test_a_run_in_exact_numerics_that_continues_on_a_gpu_has_a_segment_and_no_wa
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_a_run_that_continues_on_the_same_machine_is_one_segment(capsys, numerics):
-    here = computed_on(CPU, torch.float32, numerics, 2)
-
-    state = record_two_segments(here, dict(here))
-
-    assert len(state.segments) == 1
-    assert capsys.readouterr().err == ""
-
-
 def test_fast_numerics_record_the_machine():
     here = computed_on(CPU, torch.float32, "fast", 2)
 
@@ -222,7 +194,7 @@ def test_a_segment_is_compared_with_the_one_before_it(capsys):
     state = record_two_segments(one_thread, two_threads)
 
     state.step = 8
-    state.record_machine(dict(two_threads))
+    state.record_machine(dict(two_threads))  # the same: no segment
     state.step = 9
     state.record_machine(dict(one_thread))
 
