@@ -33,7 +33,7 @@ from support.train_cases import (
 )
 from support.train_params import train_params
 
-STEPS = 50
+STEPS = 30
 STOP = 20  # the step in which ranks are asked to stop
 TRAINING_CURVE = "plots/training.csv"
 VALIDATION_CURVE = "plots/validation.csv"
@@ -128,10 +128,7 @@ def recorded_batches(num_ranks: int = 1) -> Iterator[list]:
     shutil.rmtree("seen")
 
 
-NUM_RANKS = pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-
-
-@NUM_RANKS
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_has_the_same_losses(workspace, alone, count):
     with recorded_batches(count) as batches_of_ranks:
         ended = end_well(count, record_batches, "seen")
@@ -144,15 +141,9 @@ def test_any_number_of_ranks_has_the_same_losses(workspace, alone, count):
     assert first_loss == alone.curves.validation[0, 2], "the same bits, as the weights are the same"
     assert all(rank.out == rank.err == "" for rank in ended[1:]), "the main rank prints for all"
 
-
-@NUM_RANKS
-def test_a_finished_run_is_not_trained_again_and_the_stage_publishes_it(workspace, count):
-    end_well(count)
-
-    again = end_well(count)
-
-    assert "this run is already finished" in again[0].out
-    assert not Path("data/models").exists()
+    (main, *_) = end_well(count)
+    assert "this run is already finished" in main.out
+    assert not Path("data/models").exists(), "the stage publishes it"
     assert publish()["segments"][0]["ranks"] == count
 
 
@@ -240,30 +231,14 @@ def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, numb
         assert read_outputs() == outputs_alone, count
 
 
-@pytest.mark.parametrize(
-    ("changes", "world", "sentence"),
-    [
-        (
-            {"micro_batch_tokens": 128},
-            World(0, 2),
-            r"numerics is exact: \d+ micro-batches cannot be divided",
-        ),
-        (
-            {"micro_batch_tokens": 32, "batch_tokens": 16 * 24, "numerics": "fast"},
-            World(0, 5),
-            "24 sequences .* which 5 processes cannot divide",
-        ),
-    ],
-)
-def test_a_batch_that_ranks_cannot_share_is_refused(changes, world, sentence):
-    params = train_params(**changes)
-
-    with pytest.raises(ParamsError, match=sentence):
-        reject_unequal_rows(params, world)
-
-
-def test_a_batch_that_ranks_can_share_is_accepted():
+def test_ranks_must_share_a_batch_equally():
     reject_unequal_rows(train_params(micro_batch_tokens=16), World(0, 4))
+
+    with pytest.raises(ParamsError, match=r"numerics is exact: 1 micro-batches cannot be divided among 2"):
+        reject_unequal_rows(train_params(micro_batch_tokens=128), World(0, 2))
+    lengths = {"micro_batch_tokens": 32, "batch_tokens": 16 * 24}
+    with pytest.raises(ParamsError, match=r"24 sequences .* which 5 processes cannot divide"):
+        reject_unequal_rows(train_params(numerics="fast", **lengths), World(0, 5))
 
 
 @pytest.mark.slow
