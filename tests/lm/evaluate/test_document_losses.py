@@ -101,12 +101,7 @@ def test_the_marked_tokens_are_those_that_training_validates_on(num_tokens, eval
     selected = mark_model_selection(tokens, eval_tokens, seq_len)
 
     assert np.array_equal(ids[selected], np.concatenate(model.scored))
-
-
-def test_no_token_selected_an_imported_model(validation):
-    selected = mark_model_selection(validation, eval_tokens=0, seq_len=4)
-
-    assert not selected.any()
+    assert not mark_model_selection(tokens, 0, seq_len).any(), "of an imported model"
 
 
 @pytest.mark.parametrize(
@@ -147,15 +142,6 @@ def test_a_fifth_of_contaminated_tokens_is_not_clean(validation):
     assert clean["bits_per_byte"] == pytest.approx((10 + 18) / LN2 / 9)
 
 
-def test_without_selection_tokens_all_is_held_out(validation):
-    documents = documents_of(validation, NONE_SELECTED, utf8_bytes=[6, 3, 5, 9])
-
-    sections = summarize_sections(documents)
-
-    assert sections["held_out"]["documents"] == 4
-    assert "model_selection" not in sections
-
-
 def test_the_details_are_per_byte_with_an_interval(validation):
     documents = documents_of(validation, NONE_SELECTED, utf8_bytes=[6, 13, 5, 20])
     losses_of_one_nat = np.ones(len(IDS), np.float32)
@@ -164,6 +150,8 @@ def test_the_details_are_per_byte_with_an_interval(validation):
 
     bits = np.array([10, 18, 8, 42]) / LN2
     expected = ratio_interval(bits, documents["utf8_bytes"], np.random.default_rng(1))
+    assert "model_selection" not in details
+    assert details["held_out"]["documents"] == 4
     assert details["bits_per_byte"] == pytest.approx(bits.sum() / 44)
     assert details["bits_per_byte_interval"] == pytest.approx([expected.low, expected.high])
     assert details["bits_per_byte_non_overlapping"] == pytest.approx(12 / LN2 / 44)
@@ -175,15 +163,10 @@ def with_sources(validation: TokenFile, **num_documents: int) -> TokenFile:
     return dataclasses.replace(validation, meta=validation.meta | {"sources": sources})
 
 
-def test_each_document_has_its_source(validation):
+def test_each_document_of_a_mixture_has_its_source(validation):
     mixed = with_sources(validation, stories=2, ends=1, headers=1)
 
-    column = source_of_documents(mixed)
-
-    assert column["source"].tolist() == ["stories", "stories", "ends", "headers"]
-
-
-def test_a_plain_source_has_no_column_of_sources(validation):
+    assert source_of_documents(mixed)["source"].tolist() == ["stories", "stories", "ends", "headers"]
     assert source_of_documents(validation) == {}
 
 
@@ -226,35 +209,25 @@ def test_figures_of_two_documents():
     assert figures["bits_per_byte_se"] == pytest.approx(standard_error_nats / LN2)
 
 
-def test_documents_of_equal_bits_per_byte_have_no_standard_error():
-    figures = summarize(np.array([2.0, 6.0]), np.array([2, 2]), np.array([10, 30]))
+def test_equal_documents_have_an_error_of_0_and_a_single_one_has_none():
+    equal = summarize(np.array([2.0, 6.0]), np.array([2, 2]), np.array([10, 30]))
+    single = summarize(np.array([2.0]), np.array([2]), np.array([10]))
 
-    assert figures["bits_per_byte_se"] == pytest.approx(0, abs=1e-12)
-
-
-def test_one_document_has_no_standard_error():
-    figures = summarize(np.array([2.0]), np.array([2]), np.array([10]))
-
-    assert figures["bits_per_byte_se"] is None
+    assert equal["bits_per_byte_se"] == pytest.approx(0, abs=1e-12)
+    assert single["bits_per_byte_se"] is None
 
 
-RANDOM = np.random.default_rng(1).random(1000).astype(np.float32)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [RANDOM, RANDOM > 0.5, (200 * RANDOM).astype(np.uint8)],
-    ids=["float32", "bool", "uint8"],
-)
-def test_sums_by_span_are_those_of_each_document(values):
+def test_sums_by_span_are_those_of_each_document():
     """They are right within float64's rounding. Values after the last document do not count."""
+    random = np.random.default_rng(1).random(1000).astype(np.float32)
     borders = np.array([0, 1, 2, 7, 14, 500, 999])
     spans = np.column_stack([borders[:-1], borders[1:]])
 
-    sums = sum_by_span(values, spans)
+    for values in (random, random > 0.5, (200 * random).astype(np.uint8)):
+        sums = sum_by_span(values, spans)
 
-    expected = [math.fsum(values[begin:end].tolist()) for begin, end in spans]
-    assert sums == pytest.approx(expected, rel=1e-14)
+        expected = [math.fsum(values[begin:end].tolist()) for begin, end in spans]
+        assert sums == pytest.approx(expected, rel=1e-14)
 
 
 def test_loss_by_position_is_a_mean_over_octaves():

@@ -59,32 +59,23 @@ def logits_piece_by_piece(model, ids: torch.Tensor, sizes: list[int], cache: KVC
 
 
 windows = pytest.mark.parametrize("window", [1, 8, 200])
-sizes_of_pieces = pytest.mark.parametrize("sizes", [[1] * 70, [3, 9, 43, 15]], ids=["singles", "pieces"])
 
 
 @windows
-@sizes_of_pieces
-def test_the_cache_changes_no_bit_of_exact_logits(window, sizes):
-    model = build(VOCAB_SIZE, numerics="exact", sliding_window=window, max_seq_len=MAX_SEQ_LEN)
-    ids = random_ids()
-
-    with torch.inference_mode():
-        logits = logits_piece_by_piece(model, ids, sizes, KVCache())
-
-        assert torch.equal(logits, model(ids))
-
-
-@windows
-@sizes_of_pieces
-def test_the_cache_changes_fast_logits_by_rounding_alone(window, sizes):
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_the_cache_changes_no_bit_of_exact_logits_and_rounding_alone_of_fast_ones(window, numerics):
     """A piece of several tokens sees what came before it, and of itself only what is not later."""
-    model = build(VOCAB_SIZE, sliding_window=window, max_seq_len=MAX_SEQ_LEN)
+    model = build(VOCAB_SIZE, numerics=numerics, sliding_window=window, max_seq_len=MAX_SEQ_LEN)
     ids = random_ids()
 
     with torch.inference_mode():
-        logits = logits_piece_by_piece(model, ids, sizes, KVCache())
-
-        assert_close(logits, model(ids))
+        whole = model(ids)
+        for sizes in ([1] * 70, [3, 9, 43, 15]):
+            logits = logits_piece_by_piece(model, ids, sizes, KVCache())
+            if numerics == "exact":
+                assert torch.equal(logits, whole)
+            else:
+                assert_close(logits, whole)
 
 
 @windows
@@ -120,22 +111,14 @@ def test_a_layer_sees_its_window_and_moves_the_past_seldom(window):
     assert len(memory_of_keys) < 10
 
 
-@pytest.mark.parametrize(
-    ("window", "temperature"),
-    [
-        (8, 0.0),
-        (8, 1.0),
-        (200, 1.0),
-    ],
-)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_cache_changes_no_id(model, window, temperature, seed):
+@pytest.mark.parametrize(("window", "temperature"), [(8, 0.0), (8, 1.0), (200, 1.0)])
+def test_the_cache_changes_no_id(model, window, temperature):
     """Generate more than two windows of tokens."""
     windowed = Gemma3Model(dataclasses.replace(CONFIG, sliding_window=window))
     windowed.load_state_dict(model.state_dict())
 
-    with_cache = sample(windowed, 30, seed, temperature=temperature)
-    without = sample(windowed, 30, seed, temperature=temperature, use_cache=False)
+    with_cache = sample(windowed, 30, temperature=temperature)
+    without = sample(windowed, 30, temperature=temperature, use_cache=False)
 
     assert with_cache == without
     assert len(with_cache) == 30
@@ -196,26 +179,21 @@ def test_a_drawn_document_end_begins_a_new_document(within, use_cache):
         assert draw_one(Sampling(3.0), logits, generator) == drawn
 
 
-def test_a_document_that_begins_in_a_used_cache_is_refused(within):
+def test_a_second_document_in_a_cache_is_refused(within):
     cache = KVCache()
     within.hidden(torch.tensor([[DOCUMENT_START, 1, 2]]), cache)
     within.hidden(torch.tensor([[3]]), cache)
 
     with pytest.raises(ValueError, match="a cache of its own"):
         within.hidden(torch.tensor([[DOCUMENT_START]]), cache)
-
-
-def test_two_documents_in_one_cache_are_refused(within):
-    two_documents = torch.tensor([[DOCUMENT_START, 1, DOCUMENT_START]])
-
     with pytest.raises(ValueError, match="a cache of its own"):
-        within.hidden(two_documents, KVCache())
+        within.hidden(torch.tensor([[DOCUMENT_START, 1, DOCUMENT_START]]), KVCache())
 
 
 # The end of a text
 
 
-@pytest.mark.parametrize("place", [0, 7, 59])
+@pytest.mark.parametrize("place", [0, 59])
 def test_a_text_ends_with_its_end_of_text(model, place):
     ids = sample(model, 60, temperature=2.0)
     eot_id = ids[place]
@@ -225,17 +203,12 @@ def test_a_text_ends_with_its_end_of_text(model, place):
     assert ended == ids[: ids.index(eot_id) + 1]
 
 
-def test_prompt_and_text_fill_the_model(model):
+def test_prompt_and_text_fill_the_model_at_most(model):
     num_tokens = MAX_SEQ_LEN - len(PROMPT)
 
-    ids = sample(model, num_tokens, temperature=0.0)
-
-    assert len(ids) == num_tokens
-
-
-def test_a_text_longer_than_the_model_is_refused(model):
+    assert len(sample(model, num_tokens, temperature=0.0)) == num_tokens
     with pytest.raises(ValueError, match=r"129; it must be at most max_seq_len \(128\)"):
-        sample(model, MAX_SEQ_LEN + 1 - len(PROMPT))
+        sample(model, num_tokens + 1)
 
 
 # How ids are read, and how weights are packed
@@ -256,23 +229,19 @@ def test_how_many_ids_are_read_at_a_time_changes_none(model, monkeypatch, temper
     assert sample(model, 40, eot_id=eot_id, **settings) == until_end
 
 
-@pytest.mark.parametrize(
-    ("device", "numerics", "document_start_id", "expected"),
-    [
+def test_several_ids_are_drawn_at_a_time_where_nothing_waits_for_them():
+    for device, numerics, document_start_id, expected in [
         ("cuda", "fast", None, 16),
         ("cuda", "fast", 9, 1),
         ("cuda", "exact", None, 1),
         ("cpu", "fast", None, 1),
-    ],
-)
-def test_several_ids_are_drawn_at_a_time_where_nothing_waits_for_them(device, numerics, document_start_id, expected):
-    model = SimpleNamespace(
-        device=torch.device(device),
-        numerics=numerics,
-        document_start_id=document_start_id,
-    )
-
-    assert ids_per_read(model) == expected
+    ]:
+        model = SimpleNamespace(
+            device=torch.device(device),
+            numerics=numerics,
+            document_start_id=document_start_id,
+        )
+        assert ids_per_read(model) == expected
 
 
 def test_the_weights_are_packed_once_for_a_text(monkeypatch):
@@ -344,7 +313,7 @@ def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
     return set(kept)
 
 
-@pytest.mark.parametrize("size", [1, 2, 20])
+@pytest.mark.parametrize("size", [1, 20])
 @pytest.mark.parametrize("top_k", [None, 1, 3, 50])
 def test_filters_follow_their_definitions(size, top_k):
     generator = seeded(0)
@@ -362,21 +331,16 @@ def test_filters_follow_their_definitions(size, top_k):
         assert torch.equal(logits, before)
 
 
-@pytest.mark.parametrize(
-    ("filters", "num_kept"),
-    [
+def test_filters_of_equal_entries_keep_what_reaches_the_limit():
+    for filters, num_kept in [
         ({"top_p": 0.5}, 2),  # two of four equal entries reach it
         ({"top_p": 0.51}, 3),
-        ({"top_p": 1.0}, 4),
         ({"top_p": 0.01}, 1),
         ({"top_k": 3}, 4),  # with those equal to the third
         ({"min_p": 1.0}, 4),
-    ],
-)
-def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, num_kept):
-    filtered = filter_logits(torch.zeros(4), **filters)
-
-    assert int((filtered > -math.inf).sum()) == num_kept
+    ]:
+        filtered = filter_logits(torch.zeros(4), **filters)
+        assert int((filtered > -math.inf).sum()) == num_kept
 
 
 @pytest.mark.parametrize("numerics", ["fast", "exact"])
@@ -384,8 +348,7 @@ def test_filters_of_equal_entries_keep_what_reaches_the_limit(filters, num_kept)
     ("temperature", "top_k", "scale"),
     [
         (0.5, None, 1),
-        (1.0, 2, 1),
-        (2.0, None, 1),
+        (2.0, 2, 1),
         (0.3, None, 0.2),
         (0.01, 3, 0.01),
     ],
@@ -433,21 +396,16 @@ def test_filters_apply_after_the_temperature(temperature, expected):
     assert drawn == expected
 
 
-def test_the_limits_of_the_settings_are_accepted():
+def test_a_setting_out_of_range_is_named():
     Sampling(0.0, top_k=1, top_p=1.0, min_p=1.0)
 
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+    for name, value in [
         ("temperature", -0.1),
         ("top_k", 0),
         ("top_p", 0),
         ("top_p", 1.01),
         ("min_p", 0),
         ("min_p", 1.01),
-    ],
-)
-def test_a_setting_out_of_range_is_named(name, value):
-    with pytest.raises(ValueError, match=f"{name} is {value}; it must be "):
-        Sampling(**{name: value})
+    ]:
+        with pytest.raises(ValueError, match=f"{name} is {value}; it must be "):
+            Sampling(**{name: value})

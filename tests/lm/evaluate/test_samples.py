@@ -44,24 +44,12 @@ def draw(monkeypatch):
     return draw
 
 
-@pytest.mark.parametrize(
-    ("drawn", "kept", "ended"),
-    [
-        ([5, 6, EOT], [5, 6], True),
-        ([5, 6, 7], [5, 6, 7], False),
-        ([EOT], [], True),
-    ],
-)
-def test_a_sample_ends_before_the_end_of_text(draw, drawn, kept, ended):
-    found = draw(drawn)
+def test_a_sample_is_between_two_ends_of_text(draw):
+    for drawn, kept, ended in [([5, 6, EOT], [5, 6], True), ([5, 6, 7], [5, 6, 7], False), ([EOT], [], True)]:
+        found = draw(drawn)
 
-    assert found.prompt == "Once"
-    assert found.ids.tolist() == kept
-    assert found.ended == ended
-
-
-def test_a_sample_begins_after_the_end_of_text(draw):
-    draw([5])
+        assert found.prompt == "Once"
+        assert (found.ids.tolist(), found.ended) == (kept, ended)
 
     assert draw.given == {
         "prompt_ids": [EOT, 1, 2],
@@ -73,44 +61,25 @@ def test_a_sample_begins_after_the_end_of_text(draw):
 
 
 def test_ngrams_that_reach_out_of_a_copy_are_new():
-    """A text of 30 tokens, of which the 10 from position 5 on are copied: 3 of its 23 8-grams are in the copy."""
-    text = sample([*range(2000, 2005), *range(40, 50), *range(3000, 3015)])
+    """Of 30 tokens 10 are copied: 3 of the 23 8-grams are in the copy. Seven tokens are not a copy."""
+    with_ten = sample([*range(2000, 2005), *range(40, 50), *range(3000, 3015)])
+    with_seven = sample([*range(2000, 2005), *range(40, 47), *range(3000, 3015)])
 
-    (measures,) = measure([text], TRAIN)
+    of_ten, of_seven = measure([with_ten, with_seven], TRAIN)
 
-    assert measures["longest_copy_tokens"] == 10
-    assert measures["new_fraction"] == pytest.approx(20 / 23)
-
-
-def test_seven_tokens_are_not_a_copy():
-    text = sample([*range(2000, 2005), *range(40, 47), *range(3000, 3015)])
-
-    (measures,) = measure([text], TRAIN)
-
-    assert measures["longest_copy_tokens"] == 0
-    assert measures["new_fraction"] == 1
+    assert of_ten["longest_copy_tokens"] == 10
+    assert of_ten["new_fraction"] == pytest.approx(20 / 23)
+    assert of_seven["longest_copy_tokens"] == 0
+    assert of_seven["new_fraction"] == 1
 
 
-def test_each_sample_has_its_copies_and_repetitions():
-    new, copied, repeated = measure([NEW, COPIED, REPEATED], TRAIN)
-
-    assert new["longest_copy_tokens"] == 0
-    assert new["new_fraction"] == 1
-    assert new["repeated_fraction"] == 0
-    assert copied["longest_copy_tokens"] == 20
-    assert copied["new_fraction"] == 0
-    assert copied["repeated_fraction"] == 0
-    assert repeated["longest_copy_tokens"] == 0
-    assert repeated["new_fraction"] == 1
-    assert repeated["repeated_fraction"] == pytest.approx(13 / 17)
-
-
-def test_a_summary_has_the_longest_copy_and_the_means():
+def test_each_sample_has_its_copies_and_repetitions_and_a_summary_their_means():
     measures = measure([NEW, COPIED, REPEATED], TRAIN)
 
-    summary = summarize_samples(measures)
-
-    assert summary == {
+    assert [each["longest_copy_tokens"] for each in measures] == [0, 20, 0]
+    assert [each["new_fraction"] for each in measures] == [1, 0, 1]
+    assert [each["repeated_fraction"] for each in measures] == [0, 0, pytest.approx(13 / 17)]
+    assert summarize_samples(measures) == {
         "samples": 3,
         "ended_fraction": pytest.approx(2 / 3),
         "longest_copy_tokens": 20,
@@ -119,21 +88,14 @@ def test_a_summary_has_the_longest_copy_and_the_means():
     }
 
 
-EMPTY = sample([])
-TWO_TOKENS = sample([1, 2])
+def test_samples_without_ngrams_have_no_fractions_and_do_not_count_in_the_means():
+    empty, two_tokens, copied = measure([sample([]), sample([1, 2]), COPIED], TRAIN)
 
-
-def test_a_sample_without_ngrams_has_no_fractions():
-    for measures in measure([EMPTY, TWO_TOKENS], TRAIN):
+    for measures in (empty, two_tokens):
         assert measures["new_fraction"] is None
         assert measures["repeated_fraction"] is None
-
-
-def test_samples_without_ngrams_do_not_count_in_the_means():
-    measures = measure([EMPTY, TWO_TOKENS, COPIED], TRAIN)
-
-    assert summarize_samples(measures)["new_8gram_fraction"] == 0
-    assert summarize_samples(measures[:2])["new_8gram_fraction"] is None
+    assert summarize_samples([empty, two_tokens, copied])["new_8gram_fraction"] == 0
+    assert summarize_samples([empty, two_tokens])["new_8gram_fraction"] is None
 
 
 def test_the_markdown_shows_the_measures_beside_each_text():
