@@ -1,14 +1,13 @@
 """Encode chunks of documents with gigatoken: tiktoken's ids, many times faster (README, "Speed").
 
-tiktoken stays the definition of the ids, because other programs use it; gigatoken is young. Two safeguards keep them
-equal. gigatoken has the letters of Unicode 17, tiktoken those of Unicode 16, and the fuzzer of tests/support/fuzz.py
-found no other difference between the versions in COMPARED; so tiktoken encodes every document with a new character. And
-both encode a sample of the others. After a GigatokenError the caller encodes everything again with tiktoken alone.
+tiktoken stays the definition of the ids, because other programs use it; gigatoken is young. The fuzzer of
+tests/support/fuzz.py found one difference between the versions in COMPARED: gigatoken has the letters of Unicode 17,
+tiktoken those of Unicode 16. So tiktoken encodes every document with a character that pyarrow, which has an older
+Unicode, does not know. Both encode a sample of the others. After a GigatokenError the caller encodes everything again
+with tiktoken alone.
 """
 
-import ctypes
 import importlib.metadata
-import re
 import sys
 from typing import Any
 
@@ -26,21 +25,12 @@ from lm.tokenizer.round_trip import check_ids
 COMPARED = {"gigatoken": "0.10.0", "tiktoken": "0.14.0"}
 SAMPLE_FIRST, SAMPLE_EVERY = 32, 400  # both encode the first 32 documents, then one in 400
 
-# Letters and digits that are new in Unicode 17 (DerivedAge.txt; a test finds them again with both libraries).
-NEW_CHARACTERS = """
-088F 0C5C 0CDC A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3
-16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2 1E6C0-1E6DE 1E6E0-1E6E2 1E6E4-1E6E5 1E6E7-1E6ED 1E6F0-1E6F4
-1E6FE-1E6FF 2B73A-2B73F 2CEA2-2CEAD 323B0-33479
-"""
-
 # gigatoken encodes a whole chunk as one text, in which this noncharacter ends each document: a special token with the
-# id eot_id. tiktoken encodes a document that contains it all the same.
+# id eot_id.
 END = "\U0010ffff"
 
-
-# A regular expression for the characters that only tiktoken may encode.
-_NEW_RANGES = re.sub(r"[0-9A-F]+", lambda code: chr(int(code[0], 16)), NEW_CHARACTERS)
-ONLY_TIKTOKEN = f"[{''.join(_NEW_RANGES.split())}{END}]"
+# The characters that only tiktoken may encode, END among them: those without a category in pyarrow's Unicode.
+UNKNOWN_CHARACTER = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\p{C}]"
 
 # gigatoken remembers every word, in up to 9 bytes per byte of text, so endless new words would fill the memory. A new
 # one (50 ms) replaces it when the process uses more than this, apart from its text, and has encoded some text.
@@ -80,7 +70,7 @@ class Gigatoken:
 
     def __init__(self, tokenizer: Tokenizer, library):
         self.tokenizer = tokenizer
-        self.documents_by_tiktoken = 0  # instead, because they have new characters
+        self.documents_by_tiktoken = 0  # instead, because they have unknown characters
         self.documents_compared = 0  # encoded by both
         self._library = library
         self._renew()
@@ -133,8 +123,8 @@ class Gigatoken:
         """Return which documents of a chunk have characters that only tiktoken may encode."""
         if chunk.characters == chunk.utf8_bytes:  # ASCII
             return []
-        has_new = pc.match_substring_regex(chunk.texts, ONLY_TIKTOKEN)
-        return np.flatnonzero(has_new.to_numpy(zero_copy_only=False)).tolist()
+        has_unknown = pc.match_substring_regex(chunk.texts, UNKNOWN_CHARACTER)
+        return np.flatnonzero(has_unknown.to_numpy(zero_copy_only=False)).tolist()
 
     def encode_texts(self, texts: list[str]) -> np.ndarray:
         """Return gigatoken's ids (N,) of texts without END, each followed by eot_id."""
@@ -154,11 +144,9 @@ class Gigatoken:
         return rows[0].astype(self.tokenizer.dtype)
 
     def _renew(self) -> None:
-        """Create a new gigatoken after the memory of the old one has been returned."""
+        """Create a new gigatoken after the memory of the old one is free."""
         self._backend: Any = None
         self._text_bytes = 0
-        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc would keep free memory for the thread
-            trim(0)
         ranks = self.tokenizer.folder / RANKS
         ends = {END: self.tokenizer.eot_id}
         self._backend = self._library.Tokenizer.from_tiktoken(ranks, pretokenizer="gpt2", special_tokens=ends)
