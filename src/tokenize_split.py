@@ -79,11 +79,11 @@ class TokenWriter:
 
 
 def tokenize_slice(
-    raw: Path, folder: Path, text_slice: Slice, out: Path, runtime: TokenizeRuntime, inputs: StageInputs
+    raw: Path, folder: Path, text_slice: Slice, out: Path, num_processes: int | None, inputs: StageInputs
 ) -> tuple[dict, str]:
     """Write the tokens of a slice of `raw`, by the tokenizer of `folder`, to `out`, and its sidecar.
 
-    Return the sidecar, and the name of the encoder.
+    Return the sidecar, and the name of the encoder. num_processes: if gigatoken is not used; None: one per core.
     """
     text = Text(raw, open_manifest(raw), text_slice)
     with hash_beside(text) as file_check:
@@ -94,14 +94,14 @@ def tokenize_slice(
         gigatoken = open_gigatoken(tokenizer)
         if gigatoken:
             try:
-                meta = writer.write(encode_with_gigatoken(text.chunks(runtime.chunk_chars), gigatoken))
+                meta = writer.write(encode_with_gigatoken(text.chunks(), gigatoken))
                 return meta, gigatoken.summary()
             except GigatokenError as error:
                 print(f"warning: {error}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
 
         # Encode with the tokenizer itself if gigatoken cannot be used or has failed.
-        num_processes = runtime.num_processes or os.cpu_count() or 1
-        meta = writer.write(encode_in_processes(text.chunks(runtime.chunk_chars), tokenizer, num_processes))
+        num_processes = num_processes or os.cpu_count() or 1
+        meta = writer.write(encode_in_processes(text.chunks(), tokenizer, num_processes))
         return meta, "the tokenizer itself"
 
 
@@ -134,7 +134,7 @@ def main(argv: list[str]) -> None:
 
     # Encode the documents and write the token file and its sidecar.
     with output_lock(args.tokens):
-        meta, encoder = tokenize_slice(args.raw, args.tokenizer, text_slice, args.tokens, runtime, inputs)
+        meta, encoder = tokenize_slice(args.raw, args.tokenizer, text_slice, args.tokens, runtime.num_processes, inputs)
 
     # Report what the tokenizer loses, and the counts.
     if lost := lossy_fractions(meta):

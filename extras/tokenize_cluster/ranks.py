@@ -1,6 +1,6 @@
 """Tokenize in ranks: each rank reads some row groups of a split's parquet file and writes a token file of its own.
 
-    job = plan_ranks(raw, tokenizer, text_slice, folder, chunk_chars, num_ranks)
+    job = plan_ranks(raw, tokenizer, text_slice, folder, num_ranks)
     for rank in job.unfinished():                     # anywhere, in any order
         tokenize_rank(job, rank)
     join_ranks(job, Path("train.bin"))
@@ -76,7 +76,6 @@ class RankJob:
     text: Text = dataclasses.field(repr=False)
     tokenizer: Path
     folder: Path
-    chunk_chars: int
     ranks: list[Rank] = dataclasses.field(repr=False)
 
     def __call__(self, data, rank: int, world_size: int) -> None:
@@ -91,9 +90,7 @@ class RankJob:
         return [rank for rank in self.ranks if not is_finished(self.path(rank), origin_of(self, rank, encoder))]
 
 
-def plan_ranks(
-    raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, chunk_chars: int, num_ranks: int
-) -> RankJob:
+def plan_ranks(raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, num_ranks: int) -> RankJob:
     """Divide a slice's row groups among at most `num_ranks` ranks of similar bytes; DataError if the split lacks it."""
     text = open_text(raw.resolve(), text_slice)
     ranks = []
@@ -104,7 +101,7 @@ def plan_ranks(
         num_chars = None if text_slice.end_char >= end else int(text_slice.end_char) - first
         local = Slice(text_slice.split, first - begin, num_chars)
         ranks.append(Rank(number, range(group[0].number, group[-1].number + 1), local))
-    return RankJob(text, tokenizer.resolve(), folder.resolve(), chunk_chars, ranks)
+    return RankJob(text, tokenizer.resolve(), folder.resolve(), ranks)
 
 
 def _place(path: Path, text_slice: Slice) -> list[Placed]:
@@ -187,7 +184,7 @@ def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:
     """Yield the rank's documents; nothing if no document of the slice begins in its row groups."""
     with contextlib.suppress(NoDocument):
         text = dataclasses.replace(job.text, slice=rank.slice)
-        yield from text.chunks(job.chunk_chars, rank.row_groups)
+        yield from text.chunks(rank.row_groups)
 
 
 def join_ranks(job: RankJob, out: Path) -> dict:

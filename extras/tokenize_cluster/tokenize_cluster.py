@@ -26,7 +26,7 @@ from lm.core.params import read_section
 from lm.text.slices import AnySlice, Slice, reject_overlap
 from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
-from tools.common.paths import PARAMS, RAW, RUNTIME, SOURCES, TOKENIZER, TRAIN, VALIDATION
+from tools.common.paths import PARAMS, RAW, SOURCES, TOKENIZER, TRAIN, VALIDATION
 
 STAGES = {"train": "tokenize_train", "validation": "tokenize_val"}
 OUTPUTS = {"train": TRAIN, "validation": VALIDATION}
@@ -105,14 +105,11 @@ def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
 def main(argv: list[str]) -> None:
     args = parse(argv)
     text_slice = read_slice(args.split)
-    chunk_chars = read_section(RUNTIME, "tokenize.chunk_chars", int)
-    if chunk_chars < 1:
-        raise ParamsError(f"{RUNTIME}: tokenize.chunk_chars is {chunk_chars}; it must be at least 1")
     folder = Path("ranks", args.split)
     out = OUTPUTS[args.split]
     with output_lock(out):
         # Divide the files among the ranks and run those that are not finished.
-        job = plan_ranks(RAW, TOKENIZER, text_slice, folder, chunk_chars, args.ranks)
+        job = plan_ranks(RAW, TOKENIZER, text_slice, folder, args.ranks)
         unfinished = job.unfinished()
         print(f"{len(unfinished)} of {len(job.ranks)} ranks to tokenize", flush=True)
         if unfinished:

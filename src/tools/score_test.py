@@ -58,7 +58,6 @@ from tools.common.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SI
 from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
 
 SCHEMA = "reprolm.score_test/1"
-CHUNK_CHARS = 1_000_000
 # By how much, as a fraction of it, a score may differ from that of the row. Fast numerics differ between machines.
 TOLERANCES = {"exact": 1e-7, "fast": 1e-3}
 
@@ -105,7 +104,7 @@ def tokenize(manifest: dict, tokenizer: Tokenizer) -> tuple[TokenFile, np.ndarra
     sizes = []
 
     def read_chunks():
-        for chunk in text.chunks(CHUNK_CHARS):
+        for chunk in text.chunks():
             sizes.append(utf8_bytes_of(chunk))
             yield chunk
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from lm.core.files import output_lock
+from lm.text import documents
 from lm.train import checkpoints
 from support.refusal import files_below, refused
 from support.stages import change_params, module_and_arguments, outputs_of, run_here, write_texts
@@ -209,12 +210,9 @@ def test_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undis
     check_rerun(undisturbed)
 
 
-def set_workers(num_processes: int, chunk_chars: int) -> None:
-    change_params(
-        Path(),
-        {"tokenize.num_processes": num_processes, "tokenize.chunk_chars": chunk_chars},
-        "runtime.yaml",
-    )
+def set_chunk_chars(chunk_chars: int) -> None:
+    """A sabotage: encode fewer characters at a time."""
+    documents.CHUNK_CHARS = chunk_chars
 
 
 @pytest.fixture
@@ -230,16 +228,15 @@ def tokenized_by_workers(project) -> dict[str, bytes]:
         "sources.local.train.split": "text",
     }
     change_params(Path(), changes)
-    set_workers(2, chunk_chars=2000)
+    change_params(Path(), {"tokenize.num_processes": 2}, "runtime.yaml")
     for stage in ("fetch", "make_tokenizer", "tokenize_train"):
         assert run_here(stage) == 0
     return outputs("tokenize_train")
 
 
 def test_workers_end_with_a_killed_stage(tokenized_by_workers):
-    """Any number of workers gives the same bytes."""
     remove_outputs("tokenize_train")
-    stage = Stage(command=module_and_arguments("tokenize_train"))
+    stage = Stage(set_chunk_chars, 2000, command=module_and_arguments("tokenize_train"))
     wait_for(lambda: [path for path in Path("data/processed_datasets").glob(".*.tmp") if path.stat().st_size])
     workers = psutil.Process(stage.process.pid).children(recursive=True)
     assert workers
@@ -250,7 +247,7 @@ def test_workers_end_with_a_killed_stage(tokenized_by_workers):
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert alive == [], "they outlive their parent"
     assert outputs("tokenize_train") == {}
-    set_workers(1, chunk_chars=50_000)
+    change_params(Path(), {"tokenize.num_processes": 1}, "runtime.yaml")
     assert run_here("tokenize_train") == 0
     assert outputs("tokenize_train") == tokenized_by_workers
 

@@ -144,9 +144,9 @@ def test_a_name_that_leads_out_of_an_output_or_to_a_shell_is_refused(folder, cap
 
 
 def test_settings_of_the_machine_are_typed_too(folder, capsys):
-    change_params(Path(), {"tokenize.chunk_chars": 1e6}, "runtime.yaml")
+    change_params(Path(), {"tokenize.num_processes": 1.5}, "runtime.yaml")
 
-    is_refused(capsys, "tokenize_train", 2, "runtime.yaml: tokenize.chunk_chars is 1000000.0, not an integer")
+    is_refused(capsys, "tokenize_train", 2, "runtime.yaml: tokenize.num_processes is 1.5, not an integer")
 
 
 TRAIN = "sources.local.train"

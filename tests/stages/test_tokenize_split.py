@@ -8,10 +8,10 @@ import tokenize_split
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file
 from lm.core.inputs import StageInputs
+from lm.text import documents
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
-from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.gigatoken_encoder import Gigatoken
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
@@ -45,7 +45,7 @@ def test_a_file_that_differs_from_the_manifest_is_refused(folders, tmp_path):
     for damage in (lambda: write_documents(path, ["another"]), lambda: path.write_bytes(b"")):
         damage()
         with pytest.raises(IntegrityError, match=f"text.parquet: sha256 is {sha256_file(path)}"):
-            tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", TokenizeRuntime(1, 1000), INPUTS)
+            tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", 1, INPUTS)
 
     assert not list(tmp_path.glob("*x.*"))
 
@@ -61,12 +61,13 @@ def encoder(request, monkeypatch) -> str:
 
 @pytest.mark.parametrize(("num_processes", "chunk_chars"), [(1, 10**9), (1, 1), (3, 1000)])
 def test_the_ids_are_those_of_each_document_for_any_workers_and_chunks(
-    folders, tmp_path, encoder, num_processes, chunk_chars
+    folders, tmp_path, monkeypatch, encoder, num_processes, chunk_chars
 ):
     raw, folder, texts = folders
+    monkeypatch.setattr(documents, "CHUNK_CHARS", chunk_chars)
     out = tmp_path / "x.bin"
 
-    meta, found_encoder = tokenize_slice(raw, folder, WHOLE, out, TokenizeRuntime(num_processes, chunk_chars), INPUTS)
+    meta, found_encoder = tokenize_slice(raw, folder, WHOLE, out, num_processes, INPUTS)
 
     assert found_encoder.startswith(encoder)
     tokenizer = load_tokenizer(folder)
@@ -99,11 +100,11 @@ def panic_at_the_second_call(self, texts):
 @pytest.mark.parametrize("encode_texts", [give_wrong_ids, panic_at_the_second_call])
 def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, encode_texts):
     raw, tokenizer, _ = folders
-    runtime = TokenizeRuntime(2, 1000)
-    expected, _ = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "expected.bin", runtime, INPUTS)
+    monkeypatch.setattr(documents, "CHUNK_CHARS", 1000)
+    expected, _ = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "expected.bin", 2, INPUTS)
     monkeypatch.setattr(Gigatoken, "encode_texts", encode_texts)
 
-    meta, encoder = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", runtime, INPUTS)
+    meta, encoder = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", 2, INPUTS)
 
     assert encoder == "the tokenizer itself"
     assert "warning: gigatoken: " in capsys.readouterr().err

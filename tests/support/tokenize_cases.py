@@ -40,7 +40,7 @@ STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))
 def make_project() -> None:
     """Write parameters and tokenizer/, the vocabulary of BYTES, into the working directory."""
     write_params()
-    write_runtime(1, 1000)
+    write_runtime()
     Path("tokenizer").mkdir()
     write_byte_level(Path("tokenizer"), BYTES, "bpe")
 
@@ -67,16 +67,15 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     presets = {"selections": {"none": NONE}, "tokenizers": {"t": tokenizer}}
     write_json("presets.yaml", PRESETS | presets)
     if not Path("runtime.yaml").exists():
-        write_runtime(1, 1000)
+        write_runtime()
 
 
 FETCH = ["--raw", "raw"]
 LOCAL = {"kind": "local", "include": "**/*", "column": "text", "encoding": "utf-8", "separator": None, "split": None}
 
 
-def write_runtime(num_processes, chunk_chars) -> None:
-    tokenizing = {"num_processes": num_processes, "chunk_chars": chunk_chars}
-    write_json("runtime.yaml", read_yaml(ROOT / "runtime.yaml") | {"tokenize": tokenizing})
+def write_runtime() -> None:
+    write_json("runtime.yaml", read_yaml(ROOT / "runtime.yaml") | {"tokenize": {"num_processes": 1}})
 
 
 def arguments(split="train", folder="tokenizer", tokens=None) -> list[str]:

@@ -68,7 +68,7 @@ def template(tmp_path_factory):
         write_raw(FILES)
         Path("data/tokenizer").mkdir()
         write_trained_bpe(Path("data/tokenizer"), [TEXTS], 300)
-        Path("runtime.yaml").write_text("tokenize: {num_processes: 1, chunk_chars: 3000}\n")
+        Path("runtime.yaml").write_text("tokenize: {num_processes: 1}\n")
         set_slice(0, None)
     return folder
 
@@ -79,10 +79,10 @@ def project(template, tmp_path, monkeypatch):
     work_in_copy(monkeypatch, template, tmp_path / "project")
 
 
-def plan(text_slice=WHOLE, num_ranks=3, chunk_chars=1000):
+def plan(text_slice=WHOLE, num_ranks=3):
     raw = Path("data/raw")
     tokenizer = Path("data/tokenizer")
-    return plan_ranks(raw, tokenizer, text_slice, Path("ranks"), chunk_chars, num_ranks)
+    return plan_ranks(raw, tokenizer, text_slice, Path("ranks"), num_ranks)
 
 
 def run(job) -> list[int]:
@@ -195,7 +195,7 @@ def times_of(job, numbers) -> list[int]:
 def test_a_restart_repeats_only_what_has_changed(monkeypatch, change, again):
     run(plan(num_ranks=100))
     change(monkeypatch)
-    job = plan(num_ranks=100, chunk_chars=777)  # which changes no byte
+    job = plan(num_ranks=100)
     kept = [rank.number for rank in job.ranks if rank.number not in again]
     before = times_of(job, kept)
 

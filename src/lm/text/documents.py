@@ -20,6 +20,7 @@ from lm.text.rows import Rows, measured, rows_within
 from lm.text.slices import TEST, Slice, check_slice
 
 MANIFEST = "manifest.json"
+CHUNK_CHARS = 1_000_000  # characters encoded at a time
 TEXT, SOURCE, UTF8_BYTES = COLUMNS = "text", "source", "utf8_bytes"  # of a file of data/raw
 COUNTS_FORM = {"documents": int, "characters": int, "utf8_bytes": int}
 SPLIT_FORM = {"path": str, "sha256": str} | COUNTS_FORM
@@ -102,10 +103,10 @@ class Text:
         columns = [batch.column(1) for batch, _ in self.rows((UTF8_BYTES,))]
         return np.concatenate([np.from_dlpack(column) for column in columns])
 
-    def chunks(self, chunk_chars: int, row_groups: range | None = None) -> Iterator["Chunk"]:
-        """Yield the documents in chunks; those of a chunk begin within the same `chunk_chars` characters."""
+    def chunks(self, row_groups: range | None = None) -> Iterator["Chunk"]:
+        """Yield the documents in chunks; those of a chunk begin within the same CHUNK_CHARS characters."""
         columns = (SOURCE,) if is_mixture(self.manifest) else ()
-        return _chunks_of(self.rows(columns, row_groups), chunk_chars)
+        return _chunks_of(self.rows(columns, row_groups))
 
 
 def open_text(raw: Path, text_slice: Slice) -> Text:
@@ -156,14 +157,14 @@ class Chunk(NamedTuple):
         return len(self.texts)
 
 
-def _chunks_of(rows: Iterable[Rows], chunk_chars: int) -> Iterator[Chunk]:
-    """Yield rows of documents in chunks; the documents of a chunk begin within the same `chunk_chars` characters."""
+def _chunks_of(rows: Iterable[Rows]) -> Iterator[Chunk]:
+    """Yield rows of documents in chunks; the documents of a chunk begin within the same CHUNK_CHARS characters."""
     pending = []
     number = 0
     position = 0
     first_document = 0
     for batch, lengths in rows:
-        numbers = (position + np.cumsum(lengths) - lengths) // chunk_chars
+        numbers = (position + np.cumsum(lengths) - lengths) // CHUNK_CHARS
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(numbers)]
         for begin, end in itertools.pairwise(cuts):
             if pending and numbers[begin] != number:

@@ -53,7 +53,6 @@ TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeRuntime:
-    """Number of processes if gigatoken is not used (null: one per core), and characters per chunk."""
+    """Number of processes if gigatoken is not used (null: one per core)."""
 
     num_processes: Annotated[int | None, at_least(1, ", or null")]
-    chunk_chars: Annotated[int, at_least(1)]

@@ -41,7 +41,7 @@ def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_proce
     except BrokenExecutor:
         raise EnvironmentFailure(
             "a tokenizing process was killed, most likely for lack of memory; "
-            "lower tokenize.num_processes or tokenize.chunk_chars in runtime.yaml"
+            "lower tokenize.num_processes in runtime.yaml"
         ) from None
 
 

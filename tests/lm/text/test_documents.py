@@ -114,10 +114,10 @@ def test_adjacent_slices_hold_each_document_once(texts, batch_rows, data):
 @check_examples
 @given(texts=DRAWN_TEXTS, per_file=st.integers(1, 5), chunk_chars=st.integers(1, 40))
 def test_chunks_keep_order_and_whole_documents(texts, per_file, chunk_chars):
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, mock.patch("lm.text.documents.CHUNK_CHARS", chunk_chars):
         write_source(Path(folder), per_file=per_file, text=texts)
         text = open_text(Path(folder), Slice("text", 0, None))
-        chunks = list(text.chunks(chunk_chars))
+        chunks = list(text.chunks())
 
     documents = []
     for chunk in chunks:

@@ -50,7 +50,7 @@ def test_validation_is_each_source_once(tmp_path):
 def test_a_chunk_counts_documents_and_bytes_of_each_source(tmp_path):
     raw = write(tmp_path, a=1)
 
-    (chunk,) = open_text(raw, VALIDATION).chunks(10**6)
+    (chunk,) = open_text(raw, VALIDATION).chunks()
 
     assert list(chunk.sources.items()) == [
         ("a", (20, 60)),
@@ -59,10 +59,11 @@ def test_a_chunk_counts_documents_and_bytes_of_each_source(tmp_path):
     ]
 
 
-def test_the_chunks_count_what_they_hold_of_each_source(tmp_path):
+def test_the_chunks_count_what_they_hold_of_each_source(tmp_path, monkeypatch):
+    monkeypatch.setattr("lm.text.documents.CHUNK_CHARS", 10)
     raw = write(tmp_path, a=1, b=1)
 
-    chunks = list(open_text(raw, TRAIN).chunks(10))
+    chunks = list(open_text(raw, TRAIN).chunks())
 
     assert len(chunks) > 5
     for name, documents, utf8_bytes in (("a", 15, 45), ("b", 8, 48)):
@@ -184,7 +185,7 @@ def num_bytes(text: str) -> int:
     return len(text.encode())
 
 
-def chunks_of_mixture(sources, chunk_chars: int, per_file: int) -> list:
+def chunks_of_mixture(sources, per_file: int) -> list:
     """Return the training chunks of the mixture of the sources p0, p1, …"""
     splits = {}
     weights = {}
@@ -193,7 +194,7 @@ def chunks_of_mixture(sources, chunk_chars: int, per_file: int) -> list:
         weights[f"p{number}"] = weight
     with tempfile.TemporaryDirectory() as folder:
         write_mixture(Path(folder), splits, weights, per_file)
-        return list(open_text(Path(folder), TRAIN).chunks(chunk_chars))
+        return list(open_text(Path(folder), TRAIN).chunks())
 
 
 @check_examples
@@ -211,8 +212,9 @@ def test_the_stream_is_the_definition_for_any_batches(sources, chunk_chars, per_
         mock.patch.multiple(mixture, **sizes),
         mock.patch.multiple(parquet, **sizes),
         mock.patch.multiple(raw_files, GROUP_CHARS=group_chars),
+        mock.patch("lm.text.documents.CHUNK_CHARS", chunk_chars),
     ):
-        chunks = chunks_of_mixture(sources, chunk_chars, per_file)
+        chunks = chunks_of_mixture(sources, per_file)
 
     texts = [text for chunk in chunks for text in chunk.texts.to_pylist()]
     assert texts == expected_stream(sources)
