@@ -12,9 +12,8 @@ from pathlib import Path
 from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import sha256_file
 from lm.core.params import read_yaml
-from lm.core.paths import PARAMS
+from lm.core.paths import LOCK, PARAMS, PIPELINE
 
-PIPELINE = Path("dvc.yaml")
 REMEDY = (
     "nothing was published; undo the change and run the same command again, which publishes a finished training in "
     "seconds, or run it again with the change"
@@ -52,7 +51,7 @@ class StageInputs:
 
         `dvc exp run` saves the files of parameters as they are at its end, for all its stages.
         """
-        recorded = read_yaml("dvc.lock")["stages"] if Path("dvc.lock").exists() else {}
+        recorded = read_yaml(LOCK)["stages"] if LOCK.exists() else {}
         for stage in self.earlier:
             for file, values in recorded.get(stage, {}).get("params", {}).items():
                 before = _flatten(f"{file}: ", values)

@@ -8,6 +8,9 @@ PRESETS = Path("presets.yaml")
 SOURCES = Path("sources.yaml")
 RUNTIME = Path("runtime.yaml")
 
+PIPELINE = Path("dvc.yaml")
+LOCK = Path("dvc.lock")
+
 RUNS = Path(".runs")  # a folder for each fingerprint, at the repository's root
 
 

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES  # noqa: F401
-
-PIPELINE = Path("dvc.yaml")
-LOCK = Path("dvc.lock")
+from lm.core.paths import LOCK, PARAMS, PIPELINE, PRESETS, RUNTIME, SOURCES  # noqa: F401
 
 RAW, TOKENIZER, AUDIT, MODELS, EVALUATION = (
     Path("data", name) for name in ("raw", "tokenizer", "audit", "models", "evaluation")
