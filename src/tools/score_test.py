@@ -45,7 +45,6 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import (
     LOSSY,
     TokenFile,
-    check_id_range,
     check_sidecar,
     check_window_fits,
     lossy_fractions,
@@ -223,7 +222,6 @@ def main(argv: list[str]) -> None:
     tokens, utf8_bytes = tokenize(manifest, tokenizer)
     seq_len = record["seq_len"]
     check_window_fits(tokens, seq_len)
-    check_id_range(tokens)
     token_bytes = tokenizer.bytes_of(tokens.ids)
 
     # Score, and record the look before anybody can see the score.

@@ -159,10 +159,10 @@ def _describe_outside(ids: np.ndarray, position: int, vocab_size: int) -> str:
     return f"{place} is outside the vocabulary of {vocab_size}; tokenize again with `dvc repro -f`"
 
 
-def blocks_of(ids: np.ndarray, block_tokens: int = BLOCK_TOKENS) -> Iterator[tuple[int, np.ndarray]]:
+def blocks_of(ids: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (position, the ids from there on) in blocks, so that a scan does not need the whole stream."""
-    for start in range(0, len(ids), block_tokens):
-        yield start, ids[start : start + block_tokens]
+    for start in range(0, len(ids), BLOCK_TOKENS):
+        yield start, ids[start : start + BLOCK_TOKENS]
 
 
 def count_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
@@ -200,9 +200,8 @@ def document_spans(tokens: TokenFile) -> np.ndarray:
 def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:
     """Raise IntegrityError if the file was made with another tokenizer."""
     recorded = tokens.meta["tokenizer"]["sha256"]
-    needed = tokenizer_sha256
-    if recorded != needed:
-        made = f"made with tokenizer {recorded[:12]}…, data/tokenizer is {needed[:12]}…"
+    if recorded != tokenizer_sha256:
+        made = f"made with tokenizer {recorded[:12]}…, data/tokenizer is {tokenizer_sha256[:12]}…"
         raise IntegrityError(f"{tokens.path}: {made}; run `dvc repro`")
 
 
@@ -211,10 +210,3 @@ def check_window_fits(tokens: TokenFile, seq_len: int) -> None:
     if len(tokens.ids) < seq_len + 1:
         found = f"{len(tokens.ids)} tokens, one window of train.seq_len needs {seq_len + 1}"
         raise DataError(f"{tokens.path}: {found}")
-
-
-def check_id_range(tokens: TokenFile, block_tokens: int = BLOCK_TOKENS) -> None:
-    """Raise IntegrityError for the first id outside the vocabulary, in tokens that `open_tokens` has not checked."""
-    for start, block in blocks_of(tokens.ids, block_tokens):
-        if int(block.max()) >= tokens.vocab_size:
-            raise IntegrityError(f"{tokens.path}: {_describe_outside(block, start, tokens.vocab_size)}")
