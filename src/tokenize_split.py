@@ -28,9 +28,9 @@ from lm.core.files import output_lock
 from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.core.params import read_section
-from lm.core.paths import PARAMS, RUNTIME, SOURCES
+from lm.core.paths import RUNTIME
 from lm.text.documents import Text, open_manifest
-from lm.text.slices import AnySlice, Slice, reject_overlap
+from lm.text.slices import Slice, read_slice
 from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import Encoded, encode_in_processes, encode_with_gigatoken, show_progress
@@ -103,17 +103,6 @@ def tokenize_slice(
         num_processes = num_processes or os.cpu_count() or 1
         meta = writer.write(encode_in_processes(text.chunks(), tokenizer, num_processes))
         return meta, "the tokenizer itself"
-
-
-def read_slice(split: str) -> Slice:
-    """Return the slice of the selected source; reject a validation slice that overlaps the training slice."""
-    source = read_section(PARAMS, "data.source", str)
-    train = read_section(SOURCES, f"sources.{source}.train", AnySlice)
-    if split == "train":  # a change of the validation slice must not tokenize train again
-        return train
-    validation = read_section(SOURCES, f"sources.{source}.validation", Slice)
-    reject_overlap(train, validation, f"{SOURCES}: sources.{source}")
-    return validation
 
 
 @exit_with_status

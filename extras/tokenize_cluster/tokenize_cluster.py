@@ -22,11 +22,10 @@ from pathlib import Path
 from extras.tokenize_cluster.ranks import ROOT, RankJob, join_ranks, plan_ranks
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import output_lock
-from lm.core.params import read_section
-from lm.text.slices import AnySlice, Slice, reject_overlap
+from lm.text.slices import read_slice
 from tools.common.arguments import tool_parser
 from tools.common.extras import explain_missing
-from tools.common.paths import PARAMS, RAW, SOURCES, TOKENIZER, TRAIN, VALIDATION
+from tools.common.paths import RAW, TOKENIZER, TRAIN, VALIDATION
 
 STAGES = {"train": "tokenize_train", "validation": "tokenize_val"}
 OUTPUTS = {"train": TRAIN, "validation": VALIDATION}
@@ -56,15 +55,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         if (value := getattr(args, name)) is not None and value < 1:
             raise ParamsError(f"--{name} is {value}; it must be at least 1")
     return args
-
-
-def read_slice(split: str) -> Slice:
-    """Return the slice that the stage tokenizes; reject overlap as the stage does."""
-    source = read_section(PARAMS, "data.source", str)
-    slices = {name: read_section(SOURCES, f"sources.{source}.{name}", AnySlice) for name in STAGES}
-    if split == "validation":
-        reject_overlap(slices["train"], slices["validation"], f"{SOURCES}: sources.{source}")
-    return slices[split]
 
 
 def read_options(pairs: list[str]) -> dict:

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Annotated
 
 from lm.core.errors import DataError, ParamsError
-from lm.core.params import at_least, require
+from lm.core.params import at_least, read_section, require
+from lm.core.paths import PARAMS, SOURCES
 
 TEST = "test"  # the split that no slice names and no stage reads
 
@@ -49,6 +50,17 @@ def reject_test(text_slice: Slice, where: str) -> None:
 def slice_from(recorded: dict) -> Slice:
     """Return the slice that a sidecar records."""
     return MixedSlice(**recorded) if "weights" in recorded else Slice(**recorded)
+
+
+def read_slice(split: str) -> Slice:
+    """Return the slice of the selected source; reject a validation slice that overlaps the training slice."""
+    source = read_section(PARAMS, "data.source", str)
+    train = read_section(SOURCES, f"sources.{source}.train", AnySlice)
+    if split == "train":  # a change of the validation slice must not tokenize train again
+        return train
+    validation = read_section(SOURCES, f"sources.{source}.validation", Slice)
+    reject_overlap(train, validation, f"{SOURCES}: sources.{source}")
+    return validation
 
 
 def reject_overlap(train: Slice, validation: Slice, where: str) -> None:
