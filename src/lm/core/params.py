@@ -125,16 +125,9 @@ def _plain(value, wanted, name: str, problems: list[str]) -> typing.Any:
     if wanted is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     if wanted is not float and type(value) is wanted:
-        if wanted is str and _has_surrogates(value):
-            problems.append(f"{name} is {value!a}, which has half of a character; write the whole character")
         return value
     problems.append(f"{name} is {value!r}, not {NEEDED[wanted]}")
     return None
-
-
-def _has_surrogates(text: str) -> bool:
-    """Return True if a text has halves of surrogate pairs, such as \\ud800 in YAML, which no file can hold."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _in_range(value, wanted, name: str, problems: list[str]) -> typing.Any:
