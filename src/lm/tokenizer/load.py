@@ -25,12 +25,11 @@ from lm.tokenizer.pretokenize import PATTERN, cut_long_runs
 META = "meta.json"
 RANKS = "ranks.tiktoken"
 BACKEND = "tokenizer.json"
-BLOCK_TOKENS = 1 << 14  # tokens looked up at a time, so that the results stay in the processor's cache
 MAX_TOKEN_ID = (1 << 22) - 1  # `tokenizers` takes memory for every id up to the last, with or without a token
 BYTES = [bytes([byte]) for byte in range(256)]
 REBUILD = "run `dvc repro -f make_tokenizer`"
-# Byte-level BPE, and any other vocabulary.
-PRETOKENIZERS = [("gpt2", PATTERN), (None, None)]
+# Byte-level BPE, which has a file of ranks, and any other vocabulary: pretokenizer, pattern, whether it has ranks.
+KINDS = [("gpt2", PATTERN, True), (None, None, False)]
 META_FORM = {
     "kind": str,
     "vocab_size": int,
@@ -62,13 +61,9 @@ def load_tokenizer(folder: Path | str) -> "Tokenizer":
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
 
     # Check that the vocabulary is byte-level BPE, with ranks and a pattern, or another one, with neither.
-    if (meta["pretokenizer"], meta["pattern"]) not in PRETOKENIZERS:
-        problem = f"pretokenizer is {meta['pretokenizer']!r}; it must be 'gpt2', with its pattern, or null without one"
+    if (meta["pretokenizer"], meta["pattern"], RANKS in meta["files"]) not in KINDS:
+        problem = f"pretokenizer is {meta['pretokenizer']!r}; it must be 'gpt2', with its pattern and {RANKS}, or null"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
-    has_ranks = RANKS in meta["files"]
-    has_pattern = meta["pattern"] is not None
-    if has_ranks != has_pattern or BACKEND not in meta["files"]:
-        raise IntegrityError(f"{path}: files names neither {BACKEND} alone nor {RANKS} for a pattern; {REBUILD}")
     for name, expected in meta["files"].items():
         check_sha256(safe_join(folder, name, path), expected, META)
     return Tokenizer(folder, meta)
@@ -211,9 +206,7 @@ class Tokenizer:
 
     def count_bytes(self, ids: np.ndarray) -> int:
         """Return how many bytes of text the ids (N,) stand for."""
-        sizes = self._narrow_sizes
-        blocks = (ids[start : start + BLOCK_TOKENS] for start in range(0, len(ids), BLOCK_TOKENS))
-        return sum(int(sizes.take(block).sum(dtype=np.int64)) for block in blocks)
+        return int(self.bytes_of(ids).sum(dtype=np.int64))
 
 
 def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:
