@@ -51,11 +51,11 @@ MUTANTS = [
     # Text, tokens.
     Mutant("hash of the text", "src/tokenize_split.py", "        self.file_check.result()\n", "",
            "stages/test_tokenize_split.py -k manifest"),
-    Mutant("overlap of slices", "src/tokenize_split.py", "    reject_overlap(train, validation, f", "    str(f",
+    Mutant("overlap of slices", "src/lm/text/slices.py", "    reject_overlap(train, validation, f", "    str(f",
            "faults/test_wrong_parameters.py -k slice"),
     Mutant("clusters on one side of the split", "src/lm/text/splits.py",
-           "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n",
-           "    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)\n"
+           "    clusters = find_clusters(batches, params.near_duplicates)\n",
+           "    clusters = find_clusters(batches, params.near_duplicates)\n"
            "    clusters = np.arange(len(clusters))\n", "lm/text/test_splits.py"),
     Mutant("the test split apart from those that stages read", "src/lm/text/compose.py",
            "    test = splits.pop(TEST, None)\n", "    test = splits.get(TEST)\n", "stages/test_held_out.py"),

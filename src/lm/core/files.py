@@ -258,7 +258,7 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
 def _try_lock(file: IO, path: Path) -> bool:
     """Lock the file of an output, or return False if another process has locked it.
 
-    Raise EnvironmentFailure if the disk has no locks.
+    Raise EnvironmentFailure if the disk does not support locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -102,8 +102,7 @@ def write_interleaved(folder: Path, split: str, kept: list[KeptRows], weights: d
 
 def describe_source(fetched: dict) -> dict:
     """Return a fetched source's entry in the manifest; the files are named where they were downloaded."""
-    left_out = ("format_version", "source", "column")
-    entry = {key: value for key, value in fetched.items() if key not in left_out}
+    entry = {key: value for key, value in fetched.items() if key not in ("source", "column")}
     if entry["kind"] == "hub":
         return entry
     splits = {}

@@ -22,8 +22,7 @@ from lm.text.slices import TEST, Slice, check_slice
 MANIFEST = "manifest.json"
 CHUNK_CHARS = 1_000_000  # characters encoded at a time
 TEXT, SOURCE, UTF8_BYTES = COLUMNS = "text", "source", "utf8_bytes"  # of a file of data/raw
-COUNTS_FORM = {"documents": int, "characters": int, "utf8_bytes": int}
-SPLIT_FORM = {"path": str, "sha256": str} | COUNTS_FORM
+SPLIT_FORM = {"path": str, "sha256": str, "documents": int, "characters": int, "utf8_bytes": int}
 FORM = {"source": str, "sources": {str: dict}, "splits": {str: SPLIT_FORM}}
 
 

@@ -129,7 +129,8 @@ def ngram_hashes(texts: Sequence[str], params: NearDuplicates) -> tuple[np.ndarr
     ngrams = []
     if params.rule == 1:
         for text in texts:
-            words = _WORD_OF_RULE_1.findall(_lower_ascii(text))
+            lowered = text.encode().lower().decode()  # ASCII alone
+            words = _WORD_OF_RULE_1.findall(lowered)
             ngrams.append(_ngrams(words, params.ngram_words) or [text])
     else:
         for text, folded in zip(texts, _fold(texts), strict=True):
@@ -138,10 +139,6 @@ def ngram_hashes(texts: Sequence[str], params: NearDuplicates) -> tuple[np.ndarr
     offsets = np.cumsum([0, *map(len, ngrams)], dtype=np.uint64)
     hashes = itertools.chain.from_iterable(RMinHash.hash_token_sets(ngrams))
     return np.fromiter(hashes, np.uint64, int(offsets[-1])), offsets
-
-
-def _lower_ascii(text: str) -> str:
-    return text.encode().lower().decode()
 
 
 def _fold(texts: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ Without compression and dictionaries the bytes depend only on the documents and 
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ ROW_CHARS = 100  # that each row counts more
 BATCH_BYTES = 1 << 21
 MAX_BATCH_ROWS = 8192
 STRINGS = (pa.string(), pa.large_string())
+Document = TypeVar("Document", str, str | None)
 
 
 def write_documents(path: Path, texts: Iterable[str | None], column: str = "text") -> None:
@@ -26,18 +28,18 @@ def write_documents(path: Path, texts: Iterable[str | None], column: str = "text
     schema = pa.schema([(column, pa.string())])
     path.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(path, schema, use_dictionary=False, write_statistics=False, **PARQUET) as writer:
-        for group in _row_groups(texts):
+        for group in in_groups(texts, GROUP_CHARS):
             writer.write_table(pa.table([group], schema=schema))
 
 
-def _row_groups(texts: Iterable[str | None]) -> Iterator[list[str | None]]:
-    """Group texts into lists of about GROUP_CHARS characters."""
+def in_groups(texts: Iterable[Document], group_chars: int) -> Iterator[list[Document]]:
+    """Group texts, in order, into lists of about `group_chars` characters."""
     group = []
     num_chars = 0
     for text in texts:
         group.append(text)
         num_chars += len(text or "") + ROW_CHARS
-        if num_chars >= GROUP_CHARS:
+        if num_chars >= group_chars:
             yield group
             group = []
             num_chars = 0

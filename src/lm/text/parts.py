@@ -24,7 +24,7 @@ class Part:
     source: str
     output_split: str
     folder: Path
-    fetched: dict  # the manifest of the folder
+    fetched: dict  # what the folder holds
     slice: Slice  # of a split in the folder
 
     def rows(self) -> Iterator[Rows]:

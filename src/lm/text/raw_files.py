@@ -78,9 +78,5 @@ def _row_groups(rows: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def _joined(group: list[Rows]) -> Rows:
-    """Return batches of texts and numbers of sources as one batch."""
-    batches = [batch for batch, _ in group]
-    texts = pa.concat_arrays([batch.column(0) for batch in batches])
-    numbers = pa.concat_arrays([batch.column(1) for batch in batches])
-    lengths = np.concatenate([lengths for _, lengths in group])
-    return pa.RecordBatch.from_arrays([texts, numbers], names=batches[0].schema.names), lengths
+    batches, lengths = zip(*group, strict=True)
+    return pa.concat_batches(batches), np.concatenate(lengths)

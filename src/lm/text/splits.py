@@ -18,12 +18,13 @@ import numpy as np
 from lm.core.errors import DataError
 from lm.core.params import Range, at_least
 from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
+from lm.text.parquet import in_groups
 from lm.text.slices import TEST
 
 MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
 MAX_SHARE = 0.1  # of the text of validation, or of test, that one cluster should have
 HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT, math.inf)  # tried in turn if the shorter clusters are far too little
-BATCH_CHARS = 1_000_000
+BATCH_CHARS = 1_000_000  # that are compared at a time
 MAX_NGRAMS = 1 << 23  # that are held, 12 bytes each; of more text a sample decides, by hash
 DIGEST_BYTES = 32
 
@@ -86,21 +87,6 @@ def text_sha256(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Group texts, in order, into lists of about BATCH_CHARS characters."""
-    batch = []
-    num_chars = 0
-    for text in texts:
-        batch.append(text)
-        num_chars += len(text) + 1
-        if num_chars >= BATCH_CHARS:
-            yield batch
-            batch = []
-            num_chars = 0
-    if batch:
-        yield batch
-
-
 class Survey:
     """What a split needs to know of every document: SHA-256, characters, and its n-grams or a sample of them."""
 
@@ -153,7 +139,7 @@ class Survey:
         return num_shared / np.maximum(1, num_ngrams)
 
 
-def choose_split(batches: Iterable[Sequence[str]], params: SplitParams) -> Split | None:
+def choose_split(texts: Iterable[str], params: SplitParams) -> Split | None:
     """Return which documents are for validation and for test; None if all documents are one cluster.
 
     Each gets at least one cluster, and training too. Raise DataError if there are fewer documents for test than asked.
@@ -164,7 +150,8 @@ def choose_split(batches: Iterable[Sequence[str]], params: SplitParams) -> Split
     """
     # Read all documents once. A cluster is known by its first document, and has the length of all its documents.
     survey = Survey(params.near_duplicates)
-    clusters = find_clusters(survey.collect_ngrams(batches), params.near_duplicates)
+    batches = survey.collect_ngrams(in_groups(texts, BATCH_CHARS))
+    clusters = find_clusters(batches, params.near_duplicates)
     names = np.unique(clusters)
     if len(names) < 2:
         return None

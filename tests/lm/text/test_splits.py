@@ -7,7 +7,7 @@ import pytest
 
 from lm.core.errors import DataError
 from lm.text.near_duplicates import NearDuplicates
-from lm.text.splits import Split, SplitParams, Survey, _take, choose_split, in_batches, text_sha256
+from lm.text.splits import Split, SplitParams, Survey, _take, choose_split, text_sha256
 
 NEAR_DUPLICATES = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64, rule=1)
 
@@ -40,7 +40,7 @@ def chosen_for(digests: frozenset[bytes], texts: list[str]) -> list[str]:
 
 def validation_of(texts: list[str], **params) -> list[str]:
     """Return the texts for validation."""
-    split = choose_split(in_batches(texts), split_params(**params))
+    split = choose_split(texts, split_params(**params))
     return chosen_for(split.validation.digests, texts)
 
 
@@ -73,7 +73,7 @@ def test_what_shares_least_validates_if_all_is_shared():
     """The longest documents share least."""
     texts = [with_licence(seed, num_words=40 + seed) for seed in range(1, 60)]
 
-    split = choose_split([texts], split_params(validation_fraction=0.2, max_shared_fraction=0.0))
+    split = choose_split(texts, split_params(validation_fraction=0.2, max_shared_fraction=0.0))
 
     chosen = chosen_for(split.validation.digests, texts)
     assert len(chosen) >= 4
@@ -92,7 +92,7 @@ def test_what_shares_exactly_the_limit_is_not_held_to_share_more(monkeypatch, sh
     texts = [make_text(seed) for seed in range(20)]
     monkeypatch.setattr(Survey, "shared_fractions", lambda self, clusters: np.full(20, shared_fraction))
 
-    split = choose_split([texts], split_params(validation_fraction=0.2, max_shared_fraction=0.1))
+    split = choose_split(texts, split_params(validation_fraction=0.2, max_shared_fraction=0.1))
 
     assert (split.validation.num_shared > 0) == is_more
 
@@ -103,7 +103,7 @@ def test_the_choice_depends_on_texts_alone():
     chosen = set(validation_of(texts))
     random.Random(1).shuffle(texts)
 
-    split = choose_split([texts[:7], [], texts[7:]], split_params())
+    split = choose_split(texts, split_params())
 
     assert set(chosen_for(split.validation.digests, texts)) == chosen
 
@@ -112,7 +112,7 @@ def test_the_choice_depends_on_texts_alone():
 def test_similar_documents_alone_cannot_be_split(end):
     text = make_text(1)
 
-    assert choose_split([[text, text + end]], split_params()) is None
+    assert choose_split([text, text + end], split_params()) is None
 
 
 @pytest.mark.parametrize(("validation_fraction", "num_chosen"), [(0.99, 2), (0.01, 1)])
@@ -187,7 +187,7 @@ def described() -> tuple[list[str], Split]:
     texts += [with_licence(seed, num_words=60) for seed in range(31, 36)]
     texts += [make_text(99, num_words=2000)]
     texts += [texts[0] + " and more"]
-    return texts, choose_split(in_batches(texts), split_params(validation_fraction=0.1))
+    return texts, choose_split(texts, split_params(validation_fraction=0.1))
 
 
 def test_a_split_says_how_much_it_holds(described):
@@ -216,7 +216,7 @@ def test_a_split_says_how_many_clusters_share_text():
     others = [make_text(seed, num_words=50) for seed in range(2, 31)]
     sharing = [with_licence(seed, num_words=60) for seed in range(31, 36)]
 
-    split = choose_split(in_batches(others + sharing), split_params(validation_fraction=0.8))
+    split = choose_split(others + sharing, split_params(validation_fraction=0.8))
 
     chosen = chosen_for(split.validation.digests, sharing)
     assert 0 < len(chosen) < 5
@@ -282,7 +282,7 @@ def test_a_sample_of_the_ngrams_does_not_depend_on_the_batches(monkeypatch, batc
 
 def split_texts(texts: list[str], **params) -> dict[str, list[str]]:
     """Return the documents of each split by its name."""
-    split = choose_split(in_batches(texts), split_params(**params))
+    split = choose_split(texts, split_params(**params))
     by_name = {name: [] for name in split.names}
     for text in texts:
         by_name[split.name_of(text)].append(text)
@@ -369,7 +369,7 @@ def test_more_documents_than_there_are_is_refused():
     texts = [make_text(seed) for seed in range(20)]
 
     with pytest.raises(DataError, match="test_documents is 17, but only 16 documents"):
-        choose_split([texts], split_params(test_documents=17))
+        choose_split(texts, split_params(test_documents=17))
 
 
 def test_a_document_of_any_length_is_tested_if_there_is_no_other():
@@ -388,4 +388,4 @@ def test_a_number_that_whole_clusters_cannot_have_is_refused():
     pairs = texts + [edited(text) for text in texts]
 
     with pytest.raises(DataError, match="test_documents is 5, but only 4 documents"):
-        choose_split([pairs], split_params(test_documents=5))
+        choose_split(pairs, split_params(test_documents=5))

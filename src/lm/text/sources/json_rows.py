@@ -90,7 +90,7 @@ def _field_of(row: dict, column: str) -> Any:
 
 
 def _paths(row: dict, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of the fields that are no objects."""
+    """Yield the dotted paths of the fields that are not objects."""
     for name, value in row.items():
         if isinstance(value, dict):
             yield from _paths(value, f"{prefix}{name}.")

@@ -5,9 +5,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from lm.core.files import write_json
 from lm.core.params import require
-from lm.text.documents import MANIFEST
 from lm.text.sources.hub import HubFetch, fetch_hub
 from lm.text.sources.hub_datasets import DatasetsFetch, fetch_datasets
 from lm.text.sources.local import LocalFetch, fetch_local
@@ -34,7 +32,7 @@ AnyFetch = SourceFetch | MixtureFetch
 
 
 def fetch_source(name: str, fetch: SourceFetch, local_path: Path, folder: Path) -> dict:
-    """Fill `folder` with the text of the source `name` and return its manifest; kind local reads `local_path`."""
+    """Fill `folder` with the text of the source `name` and return what it holds; kind local reads `local_path`."""
     match fetch:
         case TorchHeadersFetch():
             fetched = fetch_torch_headers(fetch, folder)
@@ -44,6 +42,4 @@ def fetch_source(name: str, fetch: SourceFetch, local_path: Path, folder: Path) 
             fetched = fetch_hub(fetch, folder)
         case DatasetsFetch():
             fetched = fetch_datasets(fetch, folder)
-    manifest = {"format_version": 1, "source": name, **fetched}
-    write_json(folder / MANIFEST, manifest)
-    return manifest
+    return {"source": name, **fetched}

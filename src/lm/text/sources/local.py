@@ -19,7 +19,7 @@ from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.not_text import is_left_out
 from lm.text.sources.text_files import TextFile
-from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split, in_batches
+from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split
 
 MAX_LISTED = 10  # files that cannot be read
 MAX_NAMED = 3  # damaged files
@@ -172,15 +172,15 @@ def find_files(path: Path, include: str) -> list[Path]:
         parts = file.relative_to(path).parts
         if any(part.startswith(".") for part in parts):
             continue
+        found = files
         if any(part.startswith("_") for part in parts):
-            left_out += [file] if file in matching and file.is_file() else []
-            continue
-        if is_left_out(parts, file):
-            of_systems += [file] if file in matching and file.is_file() else []
-            continue
-        _reject_link(file)
+            found = left_out
+        elif is_left_out(parts, file):
+            found = of_systems
+        else:
+            _reject_link(file)
         if file in matching and file.is_file():
-            files.append(file)
+            found.append(file)
 
     if not files:
         raise DataError(f"{path}: no file matches {include!r} (sources.local.fetch.include); put text there")
@@ -217,7 +217,7 @@ def _choose_split(files: list[Path], fetch: LocalFetch, params: SplitParams) -> 
     if len(first_two) == 1:
         found = "the text is one document, and two are needed: one to train on, one to validate"
         raise DataError(f"local.path: {found}; cut it {CUT_WHERE}")
-    split = choose_split(in_batches(itertools.chain(first_two, documents)), params)
+    split = choose_split(itertools.chain(first_two, documents), params)
     if split is None:
         found = (
             f"all documents of {len(files)} files are near-duplicates of each other, and one is needed for validation"

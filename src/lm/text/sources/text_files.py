@@ -52,9 +52,7 @@ class TextFile:
         self.column = column
         self.separator = _unescape(separator) if separator else None
         self.encoding = UTF_8 if codecs.lookup(encoding).name == "utf-8" else encoding
-        self.num_replaced = 0  # characters that became U+FFFD
-        self.num_nuls = 0
-        self._num_chars = 0  # of the text that was decoded
+        self._count_from_zero()
         self.is_unnamed_html = False
         self.has_rows = True  # each is a document, so that no separator divides it
 
@@ -90,14 +88,17 @@ class TextFile:
             yield from read_table(self._lines(), self.column, suffix)
             return
         may_be_json = suffix == ".json" or beginning.lstrip().startswith(("{", "["))
-        if suffix in JSON_LINES or (may_be_json and begins_json_lines(self._lines(is_counted=False))):
+        if suffix in JSON_LINES or (may_be_json and begins_json_lines(self._lines())):
+            self._count_from_zero()
             yield from map(self._without_surrogates, read_json_lines(self._lines(), self.column))
             return
-        if suffix == ".json" or (may_be_json and is_json(self._whole_text(is_counted=False))):
+        if suffix == ".json" or (may_be_json and is_json(self._whole_text())):
+            self._count_from_zero()
             yield from map(self._without_surrogates, read_json_items(self._whole_text(), self.column))
             return
 
         # Read plain text.
+        self._count_from_zero()
         self.has_rows = False
         self.is_unnamed_html = is_unnamed_html(suffix, beginning.lstrip())
         text = self._whole_text()
@@ -118,31 +119,30 @@ class TextFile:
             except OSError as error:
                 raise DataError(f"not a whole {self.path.suffix} file ({error}); replace or remove it") from None
 
-    def _lines(self, is_counted: bool = True) -> Iterator[str]:
+    def _lines(self) -> Iterator[str]:
         """Yield the lines with their ends, LF or CRLF as LF; a file that is not UTF-8 is read whole."""
         if self.encoding != UTF_8:
-            yield from io.StringIO(self._whole_text(is_counted))
+            yield from io.StringIO(self._whole_text())
             return
         with self._open() as file:
             while line := file.readline(MAX_PIECE_BYTES + 1):
                 if len(line) > MAX_PIECE_BYTES:
                     raise DataError(f"a line has {TOO_LARGE}")
-                yield self._decode(line, is_counted)
+                yield self._decode(line)
 
-    def _whole_text(self, is_counted: bool = True) -> str:
+    def _whole_text(self) -> str:
         """Return the text, LF or CRLF as LF. Raise DataError if it is too long, as a small compressed file may be."""
         with self._open() as file:
             content = file.read(MAX_PIECE_BYTES + 1)
         if len(content) > MAX_PIECE_BYTES:
             raise DataError(f"has {TOO_LARGE}")
-        return self._decode(content, is_counted)
+        return self._decode(content)
 
-    def _decode(self, content: bytes, is_counted: bool) -> str:
-        """Decode a part of the file, with LF line ends; count its characters unless it is read again."""
+    def _decode(self, content: bytes) -> str:
+        """Decode a part of the file, with LF line ends; count its characters."""
         text = content.decode(self.encoding, errors="replace")
-        if is_counted:
-            self._count(text)
-            self._count_replaced(text, content, self.encoding)
+        self._count(text)
+        self._count_replaced(text, content, self.encoding)
         return text.replace("\r\n", "\n")
 
     def _without_surrogates(self, text: str | None) -> str | None:
@@ -154,6 +154,12 @@ class TextFile:
         valid = content.decode("utf-16", errors="replace")
         self._count_replaced(valid, content, "utf-16")
         return valid
+
+    def _count_from_zero(self) -> None:
+        """Begin to count, also when a part of the file was read only to see what it is."""
+        self.num_replaced = 0  # characters that became U+FFFD
+        self.num_nuls = 0
+        self._num_chars = 0  # of the text that was decoded
 
     def _count(self, text: str) -> None:
         self._num_chars += len(text)

@@ -14,13 +14,13 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.text.parquet import describe_split, write_documents
-from lm.text.splits import SplitParams, choose_split, in_batches, text_sha256
+from lm.text.splits import SplitParams, choose_split, text_sha256
 
 SUFFIXES = (".h", ".hpp", ".cuh")
 FOLDERS = (
@@ -50,9 +50,6 @@ class TorchHeadersFetch:
     split: SplitParams
 
 
-RAISE = "raise sources.torch_headers.fetch.split.near_duplicates.threshold"
-
-
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
     """Write the headers, a folder for each split, and return the manifest; torch is not imported."""
     headers = read_headers(_include_files(fetch.torch_version, fetch.wheel))
@@ -61,9 +58,10 @@ def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
         needed = f"sources.torch_headers.fetch.sha256 is {fetch.sha256}; {REMEDY}"
         raise IntegrityError(f"headers of torch {fetch.torch_version}: sha256 is {actual}, {needed}")
     texts = sorted((text for _, text in headers), key=text_sha256)
-    split = choose_split(in_batches(texts), fetch.split)
+    split = choose_split(texts, fetch.split)
     if split is None:
-        raise DataError(f"headers of torch {fetch.torch_version}: near-duplicates of each other; {RAISE}")
+        remedy = "raise sources.torch_headers.fetch.split.near_duplicates.threshold"
+        raise DataError(f"headers of torch {fetch.torch_version}: near-duplicates of each other; {remedy}")
     for name in split.names:
         own = [text for text in texts if split.name_of(text) == name]
         write_documents(folder / name / "0000.parquet", own)
@@ -76,7 +74,8 @@ def _include_files(version: str, wheel: str | None) -> dict[str, bytes]:
     """Return path → content of the headers of torch `version`: installed, in `wheel`, or downloaded by pip."""
     include = _include_folder(version)
     if include:
-        return {name: (include / name).read_bytes() for name in _wanted(_files_below(include))}
+        names = [path.relative_to(include).as_posix() for path in include.rglob("*.*")]
+        return {name: (include / name).read_bytes() for name in _wanted(names)}
     if wheel:
         return _read_wheel(Path(wheel))
     with tempfile.TemporaryDirectory() as folder:
@@ -90,10 +89,6 @@ def _include_folder(version: str) -> Path | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     return Path(str(torch.locate_file("torch"))) / "include" if torch.version.split("+")[0] == version else None
-
-
-def _files_below(folder: Path) -> Iterator[str]:
-    return (path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
 def _download_wheel(version: str, folder: Path) -> Path:
