@@ -21,7 +21,6 @@ from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.byte_level import END_OF_TEXT, byte_level_backend, format_ranks, recover_merges, train_bpe
 from lm.tokenizer.load import (
     BACKEND,
-    MAX_TOKEN_ID,
     META,
     RANKS,
     load_tokenizer,
@@ -223,9 +222,6 @@ def _open_fast(source: Path):
         raise DataError(f"transformers cannot build the tokenizer: {type(error).__name__}: {reason}") from error
     if getattr(auto.backend_tokenizer.model, "dropout", None):
         raise DataError("the tokenizer drops merges at random (dropout), so its ids do not repeat; choose another")
-    last_id = max(auto.get_vocab().values(), default=0)
-    if last_id > MAX_TOKEN_ID:
-        raise DataError(f"a token has the id {last_id}; it must be at most {MAX_TOKEN_ID}; choose another tokenizer")
     auto.backend_tokenizer.no_truncation()
     auto.backend_tokenizer.no_padding()
     return auto

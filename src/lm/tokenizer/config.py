@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from lm.core.params import Range, at_least
 from lm.text.sources.hub import check_repository
-from lm.tokenizer.load import MAX_TOKEN_ID
 
+MAX_VOCAB_SIZE = 1 << 22
 VOCAB_SIZES = Range(
-    lambda value: 257 <= value <= MAX_TOKEN_ID + 1, f"from 257 (all bytes, end-of-text) to {MAX_TOKEN_ID + 1:,}"
+    lambda value: 257 <= value <= MAX_VOCAB_SIZE, f"from 257 (all bytes, end-of-text) to {MAX_VOCAB_SIZE:,}"
 )
 
 
