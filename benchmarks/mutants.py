@@ -49,7 +49,7 @@ MUTANTS = [
     Mutant("a recipe is checked before it is written", "src/tools/use.py",
            "        reject_wrong_values(Path(folder))\n", "", "tools/test_use.py -k wrong_recipe"),
     # Text, tokens.
-    Mutant("hash of the text", "src/tokenize_split.py", "        self.file_check.result()\n", "",
+    Mutant("hash of the text", "src/tokenize_split.py", "                file_check.result()\n", "",
            "stages/test_tokenize_split.py -k manifest"),
     Mutant("overlap of slices", "src/lm/text/slices.py", "    reject_overlap(train, validation, f", "    str(f",
            "faults/test_wrong_parameters.py -k slice"),

@@ -9,7 +9,6 @@ The bytes do not depend on that or on the size of chunks, because documents are 
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import Encoded, encode_in_processes, encode_with_gigatoken, show_progress
 from lm.tokenizer.gigatoken_encoder import GigatokenError, open_gigatoken
-from lm.tokenizer.load import Tokenizer, load_tokenizer
+from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 
 
@@ -54,30 +53,6 @@ def hash_beside(text: Text) -> Iterator[Future]:
             raise
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenWriter:
-    """Writes the tokens of a text to the file `out`, and its sidecar. `file_check` is that of `hash_beside`."""
-
-    text: Text
-    tokenizer: Tokenizer
-    out: Path
-    file_check: Future
-    inputs: StageInputs
-
-    def write(self, encoded: Encoded) -> dict:
-        """Write the ids and then, if the text is undamaged, the sidecar; return the sidecar."""
-        counts = TextCounts()
-        shown = show_progress(encoded, self.text.num_chars)
-        ids = counts.ids_of(shown)
-        return write_tokens(self.out, ids, self.tokenizer.meta["dtype"], lambda: self._describe(counts))
-
-    def _describe(self, counts: TextCounts) -> dict:
-        """Return the entries of the sidecar about the text. Raise IntegrityError if an input is damaged or changed."""
-        self.file_check.result()
-        self.inputs.check_unchanged()
-        return counts.sidecar_entries(self.tokenizer, self.text.slice, self.text.source)
-
-
 def tokenize_slice(
     raw: Path, folder: Path, text_slice: Slice, out: Path, num_processes: int | None, inputs: StageInputs
 ) -> tuple[dict, str]:
@@ -88,21 +63,30 @@ def tokenize_slice(
     text = Text(raw, open_manifest(raw), text_slice)
     with hash_beside(text) as file_check:
         tokenizer = load_tokenizer(folder)
-        writer = TokenWriter(text, tokenizer, out, file_check, inputs)
+
+        def write(encoded: Encoded) -> dict:
+            """Write the ids, and then the sidecar. Raise IntegrityError if an input is damaged or has changed."""
+            counts = TextCounts()
+
+            def describe() -> dict:
+                file_check.result()
+                inputs.check_unchanged()
+                return counts.sidecar_entries(tokenizer, text.slice, text.source)
+
+            ids = counts.ids_of(show_progress(encoded, text.num_chars))
+            return write_tokens(out, ids, tokenizer.meta["dtype"], describe)
 
         # Encode with gigatoken, which is faster.
         gigatoken = open_gigatoken(tokenizer)
         if gigatoken:
             try:
-                meta = writer.write(encode_with_gigatoken(text.chunks(), gigatoken))
-                return meta, gigatoken.summary()
+                return write(encode_with_gigatoken(text.chunks(), gigatoken)), "gigatoken"
             except GigatokenError as error:
                 print(f"warning: {error}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
 
         # Encode with the tokenizer itself if gigatoken cannot be used or has failed.
         num_processes = num_processes or os.cpu_count() or 1
-        meta = writer.write(encode_in_processes(text.chunks(), tokenizer, num_processes))
-        return meta, "the tokenizer itself"
+        return write(encode_in_processes(text.chunks(), tokenizer, num_processes)), "the tokenizer itself"
 
 
 @exit_with_status

@@ -16,7 +16,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.core.errors import IntegrityError
 from lm.text.documents import Chunk
 from lm.tokenizer.load import RANKS, Tokenizer
 from lm.tokenizer.pretokenize import PATTERN
@@ -70,16 +69,8 @@ class Gigatoken:
 
     def __init__(self, tokenizer: Tokenizer, library):
         self.tokenizer = tokenizer
-        self.documents_by_tiktoken = 0  # instead, because they have unknown characters
-        self.documents_compared = 0  # encoded by both
         self._library = library
         self._renew()
-
-    def summary(self) -> str:
-        """Return one line about which library encoded what."""
-        instead = self.documents_by_tiktoken
-        both = self.documents_compared
-        return f"gigatoken, {instead:,} documents by tiktoken instead, {both:,} by both for comparison"
 
     def encode(self, chunk: Chunk) -> np.ndarray:
         """Return the ids (N,) of a chunk's documents, each followed by eot_id. Raises GigatokenError."""
@@ -100,7 +91,6 @@ class Gigatoken:
             expected, _ = self.tokenizer.encode_documents([chunk.texts[index].as_py()])
             if not np.array_equal(ids[begins[index] : begins[index + 1]], expected):
                 raise GigatokenError(f"gigatoken: document {numbers[index]} has other ids than tiktoken gives")
-            self.documents_compared += 1
 
     def _encode_chunk(self, chunk: Chunk) -> np.ndarray:
         """Encode each document with the library that must encode it; return the ids in the documents' order."""
@@ -116,7 +106,6 @@ class Gigatoken:
         documents = np.split(ids, np.flatnonzero(ids == self.tokenizer.eot_id) + 1)
         for index, text in tiktokens.items():
             documents[index], _ = self.tokenizer.encode_documents([text])
-        self.documents_by_tiktoken += len(tiktokens)
         return np.concatenate(documents)
 
     def _indices_for_tiktoken(self, chunk: Chunk) -> list[int]:
@@ -139,8 +128,6 @@ class Gigatoken:
         # Of gigatoken's entry points this one lets other threads run and needs no awkward arrays.
         source = self._library.BytesSource(content)
         rows, _ = self._backend.encode_batch_padded(source, pad_id=0, parallel=False)
-        if rows.max() >= self.tokenizer.vocab_size:
-            raise IntegrityError(f"id {rows.max()} is outside the vocabulary of {self.tokenizer.vocab_size}")
         return rows[0].astype(self.tokenizer.dtype)
 
     def _renew(self) -> None:

@@ -72,8 +72,6 @@ def test_tiktoken_encodes_documents_with_new_characters(tokenizer):
     expected, _ = tokenizer.encode_documents(texts)
     assert ids.tolist() == expected.tolist()
     assert ids.dtype == tokenizer.dtype
-    assert encoder.documents_by_tiktoken == len(with_new_characters) == 6
-    assert "6 documents by tiktoken instead" in encoder.summary()
 
 
 def test_a_chunk_of_documents_with_new_characters_alone_is_encoded(tokenizer):
@@ -102,7 +100,6 @@ def test_a_sample_of_the_slice_is_encoded_by_both(bpe, monkeypatch):
         encoder.compare_sample(chunk, encoder.encode(chunk))
 
     assert by_tiktoken == [f"document {number}" for number in [*range(32), 400, 800]]
-    assert encoder.documents_compared == 34
 
 
 def test_a_difference_in_the_sample_is_an_error(bpe):
