@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.text.parquet import BATCH_BYTES, MAX_BATCH_ROWS
 from lm.text.rows import Rows
 
 TEXT, SOURCE = "text", "source"  # columns of a mixed batch: the document, and the number of its source
@@ -89,7 +88,8 @@ def _keyed(source: MixtureSource, fraction: float, total_bytes: int) -> Iterator
     """
     position = 0  # bytes of the source so far
     while position / fraction < total_bytes:
-        for texts, lengths in _one_pass(source):
+        for batch, lengths in source.rows:
+            texts = batch.column(0).cast(pa.large_string())
             sizes = np.from_dlpack(pc.binary_length(texts))
             ends = position + np.cumsum(sizes, dtype=np.int64)
             keys = (ends - sizes) / fraction  # bytes of the whole stream at which this source's turn has come
@@ -100,18 +100,3 @@ def _keyed(source: MixtureSource, fraction: float, total_bytes: int) -> Iterator
             if count < len(keys):
                 return
             position = int(ends[-1])
-
-
-def _one_pass(source: MixtureSource) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    """Yield the texts and characters of the source's documents once, or several times if the source is small."""
-    batches = ((batch.column(0).cast(pa.large_string()), lengths) for batch, lengths in source.rows)
-    if source.num_bytes > BATCH_BYTES:
-        yield from batches
-        return
-
-    # Reading a small source again for each of many passes would take far longer than its documents.
-    texts, lengths = zip(*batches, strict=True)
-    texts = pa.concat_arrays(texts)
-    lengths = np.concatenate(lengths)
-    passes = max(1, min(BATCH_BYTES // source.num_bytes, MAX_BATCH_ROWS // len(lengths)))
-    yield pa.concat_arrays([texts] * passes), np.tile(lengths, passes)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError
-from lm.text import mixture, parquet, raw_files
+from lm.text import parquet, raw_files
 from lm.text.documents import open_manifest, open_text
 from lm.text.slices import Slice
 from support.mixture_cases import write_mixture
@@ -209,7 +209,6 @@ def chunks_of_mixture(sources, per_file: int) -> list:
 def test_the_stream_is_the_definition_for_any_batches(sources, chunk_chars, per_file, rows, batch_bytes, group_chars):
     sizes = {"BATCH_BYTES": batch_bytes, "MAX_BATCH_ROWS": rows}
     with (
-        mock.patch.multiple(mixture, **sizes),
         mock.patch.multiple(parquet, **sizes),
         mock.patch.multiple(raw_files, GROUP_CHARS=group_chars),
         mock.patch("lm.text.documents.CHUNK_CHARS", chunk_chars),
