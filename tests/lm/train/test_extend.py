@@ -13,6 +13,7 @@ from lm.train.checkpoints import (
     Checkpoint,
     describe_run,
     extend,
+    list_checkpoints,
     load_newest_checkpoint,
     save_checkpoint,
 )
@@ -22,6 +23,7 @@ from support.train_cases import (
     clear,
     fresh_training,
     make_training,
+    only_run,
     results,
     run_stage,
 )
@@ -66,6 +68,7 @@ def test_an_extended_run_has_the_bits_of_a_long_one(workspace):
     clear()
     train(workspace, SHORT)
     assert results() != expected
+    assert [checkpoint.step for checkpoint in list_checkpoints(only_run())] == [3, 4, 6], "the others are deleted"
 
     extended = train(workspace, LONG)
 

@@ -142,18 +142,6 @@ def test_the_compiled_loops_call_no_library_and_join_no_operations(tmp_path):
     assert {"llvm.fma"} <= called <= EXACT_CALLS
 
 
-def test_sums_of_floats_and_joined_operations_are_told_apart():
-    one = torch.ones(2)
-
-    with Operations() as found:
-        one.add_(one, alpha=0.5)
-        one.sum()
-        one.long().sum()
-        _ = one / 3
-
-    assert found.names == {"add_ with alpha", "sum of floats", "sum", "_to_copy", "div by a number"}
-
-
 def test_a_draw_divides_as_a_gpu_would():
     sampling = Sampling(temperature=0.8, top_k=3)
 
