@@ -100,30 +100,30 @@ def edit_json(path: Path, **values):
     return lambda: write_json(path, read_json(path) | values)
 
 
-@pytest.mark.parametrize(
-    ("edit", "named", "entry"),
-    [
-        (edit_column("utf8_bytes"), DOCUMENT_LOSSES, "document 0 has utf8_bytes"),
-        (edit_column("tokens"), DOCUMENT_LOSSES, "document 0 has tokens"),
-        (edit_column("model_selection_bytes"), DOCUMENT_LOSSES, "document 0 has model_selection_bytes"),
-        (edit_column("contaminated_fraction"), DOCUMENT_LOSSES, "document 0 has contaminated_fraction"),
-        (edit_column("model_selection_nats"), DOCUMENT_LOSSES, "has model_selection_nats"),
-        (edit_json(EVALUATION_DETAILS, bits_per_byte=1.0), EVALUATION_DETAILS, "bits_per_byte is 1.0"),
-        (edit_json(EVALUATION_DETAILS, clean={}), EVALUATION_DETAILS, "clean is {}"),
-        (edit_json(EVALUATION_DETAILS, window_tokens=64), EVALUATION_DETAILS, "window_tokens is 64"),
-        (edit_json(EVALUATION_DETAILS, stride_tokens=1), EVALUATION_DETAILS, "stride_tokens is 1"),
-        (edit_json(EVAL_METRICS, bits_per_byte=1.0), EVAL_METRICS, "'bits_per_byte': 1.0"),
-        (edit_json(EVAL_METRICS, clean_bpb=1.0), EVAL_METRICS, "'clean_bpb': 1.0"),
+COLUMNS = ["utf8_bytes", "tokens", "model_selection_bytes", "contaminated_fraction", "model_selection_nats"]
+DETAILS = {"bits_per_byte": 1.0, "clean": {}, "window_tokens": 64, "stride_tokens": 1}
+EDITS = [
+    *[(edit_column(name), DOCUMENT_LOSSES, f" has {name} ") for name in COLUMNS],
+    *[(edit_json(EVALUATION_DETAILS, **{name: DETAILS[name]}), EVALUATION_DETAILS, f"{name} is ") for name in DETAILS],
+    *[
+        (edit_json(EVAL_METRICS, **{name: 1.0}), EVAL_METRICS, f"'{name}': 1.0")
+        for name in ("bits_per_byte", "clean_bpb")
     ],
-)
-def test_a_figure_that_does_not_follow_is_named(workspace, edit, named, entry):
-    edit()
+]
 
-    with pytest.raises(IntegrityError) as caught:
-        rescore(seed=1)
 
-    assert str(caught.value).startswith(f"{named}: ")
-    assert entry in str(caught.value)
+def test_a_figure_that_does_not_follow_is_named(workspace):
+    honest = {path: path.read_bytes() for path in (DOCUMENT_LOSSES, EVALUATION_DETAILS, EVAL_METRICS)}
+    for edit, named, entry in EDITS:
+        for path, content in honest.items():
+            path.write_bytes(content)
+        edit()
+
+        with pytest.raises(IntegrityError) as caught:
+            rescore(seed=1)
+
+        assert str(caught.value).startswith(f"{named}: ")
+        assert entry in str(caught.value)
 
 
 def test_a_missing_evaluation_is_said(workspace, capsys):
@@ -134,19 +134,18 @@ def test_a_missing_evaluation_is_said(workspace, capsys):
     assert f"{DOCUMENT_LOSSES} is missing" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("num_tokens", [[30_000, 2_000, 769, 50_000, 1], [40_000], [5, 6, 7]])
-def test_documents_are_drawn_until_they_have_enough_tokens(num_tokens):
-    num_tokens = np.array(num_tokens)
-    enough = min(tool.RESCORED_TOKENS, num_tokens.sum())
+def test_documents_are_drawn_until_they_have_enough_tokens():
+    num_tokens = np.array([30_000, 2_000, 769, 50_000, 1])
 
     draws = [draw_documents(num_tokens, seed) for seed in range(30)]
 
     for drawn in draws:
         assert len(set(drawn)) == len(drawn)
-        assert num_tokens[drawn].sum() >= enough
-        assert num_tokens[drawn[:-1]].sum() < enough
+        assert num_tokens[drawn].sum() >= tool.RESCORED_TOKENS
+        assert num_tokens[drawn[:-1]].sum() < tool.RESCORED_TOKENS
     assert {drawn[0] for drawn in draws} == set(range(len(num_tokens)))
     assert draws[7].tolist() == draw_documents(num_tokens, 7).tolist()
+    assert sorted(draw_documents(np.array([5, 6, 7]), 1)) == [0, 1, 2], "all, if they have fewer"
 
 
 @pytest.mark.parametrize(

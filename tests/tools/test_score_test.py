@@ -94,29 +94,20 @@ def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
     assert found["bits_per_byte"] == pytest.approx(bits / found["utf8_bytes"])
 
 
-def test_the_command_writes_no_file_but_the_record(run, capsys):
+def test_the_lines_for_a_person_and_the_only_file_that_is_written(run, capsys):
     before = files_below(Path())
-
-    look(capsys)
-
-    after = files_below(Path())
-    assert after.keys() - before.keys() == {"test_reads.csv"}
-    assert {path: after[path] for path in before} == before
-
-
-def test_the_lines_for_a_person(run, capsys):
-    found = look(capsys)
-    TEST_READS.unlink()
 
     status = tool.main([])
 
     scored, recorded = capsys.readouterr().out.splitlines()
+    (read,) = read_test_reads(TEST_READS)
+    after = files_below(Path())
     assert status == 0
-    assert f"{found['bits_per_byte']:.4f} bits per byte" in scored
-    assert f"8 documents, 95 % interval {found['low']:.4f} to {found['high']:.4f}" in scored
-    assert f"{found['nats_per_token']:.4f} nats per token" in scored
+    assert f"{read.bits_per_byte:.4f} bits per byte" in scored
+    assert f"8 documents, 95 % interval {read.low:.4f} to {read.high:.4f}" in scored
     assert "test_reads.csv records it as look 1 " in recorded
-    assert "commit the file" in recorded
+    assert after.keys() - before.keys() == {"test_reads.csv"}
+    assert {path: after[path] for path in before} == before
 
 
 # The record.
@@ -137,16 +128,6 @@ def test_a_look_is_recorded_with_what_decides_it(run, capsys):
     assert found["looks"] == 1
 
 
-def test_a_changed_workspace_is_recorded(run, capsys):
-    commit_all()
-    Path("notes.txt").write_text("a change")
-
-    look(capsys)
-
-    (read,) = read_test_reads(TEST_READS)
-    assert read.workspace_differs is True
-
-
 def test_a_second_look_at_the_same_weights_and_text_adds_no_row(run, capsys):
     first = look(capsys)
     before = TEST_READS.read_bytes()
@@ -159,38 +140,25 @@ def test_a_second_look_at_the_same_weights_and_text_adds_no_row(run, capsys):
     assert "nothing was added" in capsys.readouterr().out
 
 
-def test_other_weights_are_another_look(run, capsys):
-    first = look(capsys)
-    change_params(Path(), {"train.seed": 2})
-    run_stages(["train"])
-
-    second = look(capsys)
-
-    assert second["looks"] == 2
-    assert second["weights_sha256"] != first["weights_sha256"]
-    scores = [read.bits_per_byte for read in read_test_reads(TEST_READS)]
-    assert scores == [first["bits_per_byte"], second["bits_per_byte"]]
-
-
-def test_another_stride_is_another_look(run, capsys):
-    first = look(capsys)
-    change_params(Path(), {"eval.stride_fraction": 1.0})
-
-    second = look(capsys)
-
-    assert second["looks"] == 2
-    strides = [read.stride_tokens for read in read_test_reads(TEST_READS)]
-    assert strides == [first["stride_tokens"], 2 * first["stride_tokens"]]
-
-
-def test_a_look_at_another_text_does_not_count(run, capsys):
+def test_other_weights_and_another_stride_are_other_looks_and_another_text_does_not_count(run, capsys):
     of_another = TestRead(None, True, "a" * 64, "b" * 64, 16, 8, bits_per_byte=1.5, low=1.4, high=1.6)
     write_test_reads(TEST_READS, [of_another])
+    commit_all()
 
-    found = look(capsys)
+    first = look(capsys)
+    change_params(Path(), {"eval.stride_fraction": 1.0})
+    of_stride = look(capsys)
+    change_params(Path(), {"train.seed": 2})
+    run_stages(["train"])
+    of_weights = look(capsys)
 
-    assert found["looks"] == 1
-    assert len(read_test_reads(TEST_READS)) == 2
+    looks = [first, of_stride, of_weights]
+    assert [each["looks"] for each in looks] == [1, 2, 3]
+    assert [each["workspace_differs"] for each in looks] == [False, True, True]
+    assert of_stride["stride_tokens"] == 2 * first["stride_tokens"]
+    assert of_weights["weights_sha256"] != first["weights_sha256"]
+    _, *reads = read_test_reads(TEST_READS)
+    assert [read.bits_per_byte for read in reads] == [each["bits_per_byte"] for each in looks]
 
 
 def test_a_row_with_another_score_is_refused(run, capsys):
@@ -248,30 +216,17 @@ def test_a_damaged_record_is_found_before_the_score(run, capsys, monkeypatch):
 # What does not belong together.
 
 
-def test_without_a_test_split_there_is_nothing_to_score(run, capsys):
+def test_a_test_split_must_be_the_one_that_is_asked_for(run, capsys):
     change_params(Path(), {f"{SPLIT}.test_documents": None})
-    run_stages(["fetch"])
-
-    refuse(capsys, 2, "sources.local.fetch asks for no test split", "set split.test_documents")
-
-
-def test_a_test_split_that_was_not_fetched_yet_is_refused(run, capsys):
-    change_params(Path(), {f"{SPLIT}.test_documents": None})
-    run_stages(["fetch"])
-    change_params(Path(), {f"{SPLIT}.test_documents": TEST_DOCUMENTS})
-
-    refuse(capsys, 4, "manifest.json: has no test split", "run `dvc repro`")
-
-
-def test_a_test_split_that_is_no_longer_asked_for_is_refused(run, capsys):
-    change_params(Path(), {f"{SPLIT}.test_documents": None})
-
     refuse(capsys, 4, "manifest.json: has a test split", "asks for none now")
 
+    run_stages(["fetch"])
+    refuse(capsys, 2, "sources.local.fetch asks for no test split", "set split.test_documents")
 
-def test_the_text_of_another_source_is_refused(run, capsys):
+    change_params(Path(), {f"{SPLIT}.test_documents": TEST_DOCUMENTS})
+    refuse(capsys, 4, "manifest.json: has no test split", "run `dvc repro`")
+
     change_params(Path(), {"data.source": "torch_headers"})
-
     refuse(capsys, 4, "has the text of local, but data.source is torch_headers")
 
 
@@ -283,16 +238,21 @@ def test_a_model_that_was_trained_on_the_text_of_another_fetch_is_refused(run, c
     refuse(capsys, 4, "train.json: made from another text than data/raw has now", "run `dvc repro`")
 
 
-def test_a_model_that_was_trained_on_other_tokens_is_refused(run, capsys):
-    change_json(MODEL, data_sha256={"train": "0" * 64, "validation": None})
-
-    refuse(capsys, 4, "model.json: trained with another data/processed_datasets/train.bin")
+VALIDATION_SIDECAR = Path("data/processed_datasets/validation.json")
 
 
-def test_a_model_whose_validation_tokens_were_made_again_is_refused(run, capsys):
-    change_json(Path("data/processed_datasets/validation.json"), sha256="0" * 64)
+@pytest.mark.parametrize(
+    ("record", "values", "found"),
+    [
+        (MODEL, {"data_sha256": {"train": "0" * 64, "validation": None}}, "processed_datasets/train.bin"),
+        (VALIDATION_SIDECAR, {"sha256": "0" * 64}, "processed_datasets/validation.bin"),
+        (MODEL, {"tokenizer_sha256": "0" * 64}, "trained with tokenizer 000000000000"),
+    ],
+)
+def test_a_model_of_other_tokens_or_of_another_tokenizer_is_refused(run, capsys, record, values, found):
+    change_json(record, **values)
 
-    refuse(capsys, 4, "model.json: trained with another data/processed_datasets/validation.bin")
+    refuse(capsys, 4, "model.json: trained with ", found)
 
 
 def test_a_mixture_asks_for_a_test_split_if_one_of_its_sources_does(run):
@@ -315,32 +275,20 @@ def test_code_that_changed_since_the_training_is_warned_of(run, capsys):
     assert "changed since data/models was trained" in capsys.readouterr().err
 
 
-def test_a_model_of_another_tokenizer_is_refused(run, capsys):
-    change_json(MODEL, tokenizer_sha256="0" * 64)
-
-    refuse(capsys, 4, "model.json: trained with tokenizer 000000000000…")
-
-
 def test_a_missing_model_is_refused(run, capsys):
     MODEL.unlink()
 
     refuse(capsys, 4, "model.json: missing; run `dvc repro`")
 
 
-@pytest.mark.parametrize("content", [b"", b"no parquet", None])
-def test_a_damaged_test_split_is_refused(run, capsys, content):
+def test_a_damaged_or_missing_test_split_is_refused(run, capsys):
+    TEST.write_bytes(b"not parquet")
+    refuse(capsys, 4, "data/raw/test.parquet: sha256 is", "the manifest says")
     TEST.unlink()
-    if content is not None:
-        TEST.write_bytes(content)
-
     refuse(capsys, 4, "data/raw/test.parquet: sha256 is", "the manifest says")
 
-
-def test_a_test_split_that_is_not_parquet_is_refused(run, capsys):
-    TEST.write_bytes(b"no parquet")
-    manifest = read_json(MANIFEST)
-    change_json(MANIFEST, test=manifest["test"] | {"sha256": sha256_file(TEST)})
-
+    TEST.write_bytes(b"not parquet")
+    change_json(MANIFEST, test=read_json(MANIFEST)["test"] | {"sha256": sha256_file(TEST)})
     refuse(capsys, 3, "data/raw/test.parquet: not a whole parquet file")
 
 
@@ -351,21 +299,15 @@ def test_too_short_a_text_for_a_window_is_refused(run, capsys):
     refuse(capsys, 3, "data/raw/test.parquet:", "one window of train.seq_len needs 65")
 
 
-def test_an_imported_model_is_warned_of(run, capsys):
-    change_json(MODEL, data_sha256={"train": None, "validation": None})
+def test_a_model_of_unknown_text_is_warned_of(run, capsys):
+    """It is imported, or began with other weights."""
+    data_sha256 = read_json(MODEL)["data_sha256"]
+    for values in ({"data_sha256": {"train": None, "validation": None}}, {"init_sha256": "0" * 64}):
+        change_json(MODEL, **{"data_sha256": data_sha256, **values})
 
-    status = tool.main([])
+        status = tool.main([])
 
-    assert status == 0
-    assert "warning: data/models: the model is imported" in capsys.readouterr().err
-
-
-def test_a_model_that_began_with_weights_of_unknown_text_is_warned_of(run, capsys):
-    change_json(MODEL, init_sha256="0" * 64)
-
-    status = tool.main([])
-
-    errors = capsys.readouterr().err
-    assert status == 0
-    assert "warning: data/models" in errors
-    assert "whether it was trained on the test documents" in errors
+        errors = capsys.readouterr().err
+        assert status == 0
+        assert "warning: data/models" in errors
+        assert "trained on the test documents" in errors
