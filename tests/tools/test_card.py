@@ -68,18 +68,42 @@ def test_the_hub_reads_the_head_of_the_card(exported):
     assert result.dataset_split == "validation"
 
 
-def test_the_card_has_the_loss_with_its_error_and_interval(card):
+def test_the_card_has_the_figures_data_and_training_of_the_records(exported, card):
     rows = rows_of(card)
 
+    # The loss.
     assert "1.2346 ± 0.0432 bits per byte" in card
     assert "95 % interval: 1.1111 to 1.4444" in card
     assert "windows of 32 tokens that move by 16" in card
     assert ["whole validation text", "7", "1.2346", "0.0432"] in rows
     assert ["documents that share little with the training text", "6", "1.2500", ""] in rows
-
-
-def test_the_card_says_how_much_the_samples_copied(card):
     assert "up to 67 tokens in 9 samples" in one_line(card)
+
+    # The data and the training.
+    assert "train: 9 documents, 12,345 UTF-8 bytes, 5,000 tokens" in card
+    assert f"`{SOURCE}`: torch==2.13.0" in card
+    assert "8.1 % are in sequences of 13 tokens" in card
+    assert "after step 10 of 20" in card
+    assert "over the training text 0.50 times" in card
+
+    # The hashes of what went in and came out.
+    hashes = {
+        "text of the training split": "ab" * 32,
+        "data/tokenizer/meta.json": exported.tokenizer.sha256,
+        "data/processed_datasets/train.bin": "a" * 64,
+        "data/processed_datasets/validation.bin": "b" * 64,
+        "data/models/best_model_params.pt": exported.record["best"]["sha256"],
+    }
+    for name, sha256 in hashes.items():
+        assert [f"`{name}`", sha256] in rows
+
+    # The parameters.
+    (text,) = re.findall(r"```yaml\n(.*?)```", card, re.DOTALL)
+    params = yaml.safe_load(text)
+    assert params["models.micro"] == SHAPE
+    assert params["train"]["seq_len"] == 32
+    assert params["data.source"] == SOURCE
+    assert params[f"sources.{SOURCE}"] == SOURCES["sources"][SOURCE]
 
 
 def test_a_run_without_samples_names_none(exported):
@@ -89,42 +113,6 @@ def test_a_run_without_samples_names_none(exported):
 
     assert "copied from the training text. Do not use it" in one_line(card)
     assert "None" not in card
-
-
-def test_the_card_has_the_data(card):
-    assert "train: 9 documents, 12,345 UTF-8 bytes, 5,000 tokens" in card
-    assert f"`{SOURCE}`: torch==2.13.0" in card
-    assert "8.1 % are in sequences of 13 tokens" in card
-
-
-def test_the_card_has_the_training(card):
-    assert "after step 10 of 20" in card
-    assert "over the training text 0.50 times" in card
-
-
-def test_the_card_has_the_hashes_of_what_went_in_and_came_out(exported, card):
-    hashes = {
-        "text of the training split": "ab" * 32,
-        "data/tokenizer/meta.json": exported.tokenizer.sha256,
-        "data/processed_datasets/train.bin": "a" * 64,
-        "data/processed_datasets/validation.bin": "b" * 64,
-        "data/models/best_model_params.pt": exported.record["best"]["sha256"],
-    }
-
-    rows = rows_of(card)
-
-    for name, sha256 in hashes.items():
-        assert [f"`{name}`", sha256] in rows
-
-
-def test_the_card_has_the_parameters(card):
-    (text,) = re.findall(r"```yaml\n(.*?)```", card, re.DOTALL)
-    params = yaml.safe_load(text)
-
-    assert params["models.micro"] == SHAPE
-    assert params["train"]["seq_len"] == 32
-    assert params["data.source"] == SOURCE
-    assert params[f"sources.{SOURCE}"] == SOURCES["sources"][SOURCE]
 
 
 def test_the_loss_of_each_source_of_a_mixture_is_a_row(exported):
@@ -169,25 +157,15 @@ EXACT = {"from_step": 0, "numerics": "exact"}
 FAST = {"from_step": 9, "numerics": "fast", "device": "cpu"}
 
 
-@pytest.mark.parametrize(
-    ("segments", "promise"),
-    [
-        ([EXACT], "on any processor, for any number of threads"),
-        ([EXACT, FAST], "on the same device with the same versions"),
-    ],
-)
-def test_only_exact_numerics_promise_bytes(exported, segments, promise):
+def test_only_exact_numerics_promise_bytes_and_all_segments_are_named(exported):
     promises = ["on any processor, for any number of threads", "on the same device with the same versions"]
 
-    card = card_with(exported, segments=segments)
+    exact = card_with(exported, segments=[EXACT])
+    mixed = card_with(exported, segments=[EXACT, FAST])
 
-    assert [each for each in promises if each in card] == [promise]
-
-
-def test_the_card_names_the_numerics_of_all_segments(exported):
-    card = card_with(exported, segments=[EXACT, FAST])
-
-    assert "Computed with numerics exact; then numerics fast, device cpu." in card
+    assert [each in exact for each in promises] == [True, False]
+    assert [each in mixed for each in promises] == [False, True]
+    assert "Computed with numerics exact; then numerics fast, device cpu." in mixed
 
 
 def test_the_card_names_the_processors_that_had_the_committed_bits(exported, tmp_path, monkeypatch):
@@ -206,12 +184,6 @@ def test_the_card_names_the_processors_that_had_the_committed_bits(exported, tmp
 
     assert "had equal bits on: A 1; A 1 emulated as B.\n" in of_exact
     assert "had equal bits on" not in of_fast
-
-
-def test_without_a_record_of_tests_no_processor_is_named(exported, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    assert "had equal bits on" not in card_with(exported, segments=[EXACT])
 
 
 # The commit.
@@ -302,7 +274,6 @@ def copy_of(exported, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("file", "section", "change", "said"),
     [
-        ("params.yaml", ["train"], {"seq_len": 64}, "seq_len is 64, the model was trained with 32"),
         ("params.yaml", ["train"], {"peak_lr": 0.5}, "train.peak_lr is 0.5, "),
         ("presets.yaml", ["models", "micro"], {"d_ff": 65}, "d_ff is 65, the model was trained with 64"),
     ],

@@ -210,37 +210,6 @@ def test_the_report_begins_with_the_answers_and_has_a_row_for_each_run():
     assert ["b", "2", f"{score_of(b):.4f}", "1,000", "900", "70", "61"] in rows
 
 
-def test_the_report_has_the_mean_and_deviation_of_several_seeds():
-    a = seeds_of("a", (1, 2, 3))
-    b = seeds_of("b", (4, 5), shift=0.1, params=WIDER)
-
-    rows = rows_of(report_of(*a, *b))
-
-    scores = [score_of(each) for each in a]
-    assert ["a-1…a-3", "3", f"{np.mean(scores):.4f}", f"± {np.std(scores, ddof=1):.4f}"] in rows
-
-
-def test_the_report_has_the_documents_that_changed_most():
-    a = run("a")
-    b = run("b", shift=0.5, params=WIDER)
-
-    rows = rows_of(report_of(a, b))
-
-    bits = (b.nats - a.nats) / LN2
-    most = int(np.abs(bits).argmax())
-    size = a.utf8_bytes[most]
-    before = a.nats[most] / LN2 / size
-    after = b.nats[most] / LN2 / size
-    assert [
-        f"{most}: `its words`",
-        f"{size:,}",
-        f"{before:.4f}",
-        f"{after:.4f}",
-        f"{after - before:+.4f}",
-        f"{bits[most]:+,.0f}",
-    ] in rows
-
-
 def test_what_could_have_been_shown_is_said_of_documents_and_of_the_side_with_fewer_seeds():
     a = seeds_of("a", range(1, 6))
     b = seeds_of("b", (10, 11, 12), shift=6e-4, params=WIDER)

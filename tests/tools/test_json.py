@@ -1,4 +1,4 @@
-"""The JSON of compare, noise and verdict is what docs/json.md documents, and has finite numbers only."""
+"""The JSON of compare is what docs/json.md documents, follows from the losses, and has finite numbers only."""
 
 import json
 import math
@@ -13,12 +13,9 @@ from support import ROOT
 from support.json_documents import check_document, documented, read_document
 from support.loss_cases import LN2
 from support.made_up_runs import SOURCES, run, score_of, seeds_of
-from tools import noise, verdict
 from tools.common.json_output import plain, print_json
-from tools.common.known_runs import KnownRun, KnownRuns
 from tools.common.runs import Group, Run, compare_groups, corrected, group_by_seed
 from tools.compare import record as comparing
-from tools.compare.notes import notes_of
 
 WIDER = {"p": 1}  # the parameters of another configuration
 
@@ -107,28 +104,6 @@ def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
         assert row["difference"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("seeds_of_a", "seeds_of_b", "shift", "verdict", "basis"),
-    [
-        ([1], [2], -0.05, "better", "documents"),
-        ([1, 2], [3], 0.05, "worse", "documents"),
-        ([1, 2, 3], [4, 5], -0.05, "better", "seeds"),
-        ([1, 2, 3], [4, 5], 0.0, "not shown", "seeds"),
-    ],
-)
-def test_two_seeds_of_each_side_decide_what_the_verdict_is_over(seeds_of_a, seeds_of_b, shift, verdict, basis):
-    a = seeds_of("a", seeds_of_a)
-    b = seeds_of("b", seeds_of_b, shift, WIDER)
-
-    (comparison,) = document_of(*a, *b)["comparisons"]
-
-    assert comparison["verdict"] == verdict
-    assert comparison["basis"] == basis
-    deciding = comparison[basis]
-    for key in ("verdict", "difference", "p_value_holm", "detectable_difference"):
-        assert comparison[key] == deciding[key], key
-
-
 def test_documents_do_not_decide_where_seeds_do():
     """Both intervals exist and disagree: every document is a little worse, less than seeds differ."""
     a = [
@@ -144,71 +119,23 @@ def test_documents_do_not_decide_where_seeds_do():
 
     assert comparison["documents"]["verdict"] == "worse"
     assert comparison["seeds"]["verdict"] == "not shown"
-    assert comparison["verdict"] == "not shown"
+    assert comparison["basis"] == "seeds"
+    for key in ("verdict", "difference", "p_value_holm", "detectable_difference"):
+        assert comparison[key] == comparison["seeds"][key], key
 
-
-def warnings_about(a: Run, b: Run) -> set[str]:
-    """Return the kinds of the warnings of a comparison of single runs."""
-    comparison = compare_groups(Group([a]), Group([b]), 1, 0.95, 99)
-    return {note.kind for note in notes_of(comparison)}
+    # One run of a side has no noise over seeds.
+    (comparison,) = document_of(*a, b[0])["comparisons"]
+    assert comparison["basis"] == "documents"
+    assert comparison["verdict"] == comparison["documents"]["verdict"]
 
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():
-    sizes = np.array([9000, *range(500, 539)])  # one document is most of the text
-    growing_with_size = np.log(sizes) / 10
-    a = replace(run("a", params={"train.seq_len": 1}), utf8_bytes=sizes, nats=sizes * LN2)
-    b = replace(a, name="b", nats=a.nats * (1 + growing_with_size), is_lossy=True, num_earlier_looks=2)
-    of_other_context = replace(b, params=a.params | {"train.seq_len": 2})
-
-    falling = [run("c", curve=[{"val_loss": "3"}]), run("d", shift=0.1, params=WIDER, curve=[{"val_loss": "2"}])]
-
-    kinds = warnings_about(a, b) | warnings_about(a, of_other_context) | warnings_about(*falling)
-    kinds |= warnings_about(a, a)
-
+    code = (ROOT / "src" / "tools" / "compare" / "notes.py").read_text()
     page = (ROOT / "docs" / "json.md").read_text()
+
     (meaning,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)
-    documented_kinds = re.findall(r"`(\w+)`", meaning)
-    assert kinds == set(documented_kinds)
 
-
-# noise and verdict
-
-
-def test_a_document_of_noise_has_every_documented_key_and_no_other(monkeypatch, capsys):
-    runs = [
-        KnownRun("s1", 1.01, 1, WIDER, {"src/x": "1"}),
-        KnownRun("s2", 1.02, 2, WIDER, {"src/x": "1"}),
-        KnownRun("s3", 1.03, 3, WIDER, {"src/x": "1"}),
-    ]
-    of_other_code = KnownRun("other", 1.5, 4, WIDER, {"src/x": "2"})
-    known = KnownRuns([*runs, of_other_code], without_results=["empty"], experiment_names=[])
-    monkeypatch.setattr(noise, "find_known_runs", lambda: known)
-    monkeypatch.setattr(noise, "read_known_run", lambda name: runs[0])
-    monkeypatch.chdir(ROOT)
-
-    status = noise.main(["s1", "--json"])
-
-    document = read_document(capsys.readouterr().out)
-    assert status == 0
-    assert check_document(document) == documented(noise.SCHEMA).keys()
-
-
-def test_a_verdict_that_has_no_comparison_has_the_documented_keys(monkeypatch, capsys):
-    score = {"bits_per_byte": 1.0, "standard_error": None, "documents": None}
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(verdict, "compare_with_committed", lambda: None)
-    monkeypatch.setattr(verdict, "score", lambda: score)
-
-    status = verdict.main(["--json"])
-
-    document = read_document(capsys.readouterr().out)
-    check_document(document)
-    assert status == 0
-    assert document["identical"] is None
-    assert document["num_outputs"] is None
-
-
-# All
+    assert set(re.findall(r"`(\w+)`", meaning)) == set(re.findall(r'Note\("(\w+)"', code))
 
 
 def test_numbers_that_are_not_finite_become_null(capsys):

@@ -24,10 +24,3 @@ def test_an_emulated_processor_is_named(machine, cpuinfo, features, expected, mo
     monkeypatch.setattr(environment, "get_host_cpu_name", lambda: "haswell")
 
     assert environment.emulated_processor(cpuinfo) == expected
-
-
-def test_this_processor_is_named_after_the_emulated_one(monkeypatch):
-    own = environment.processor()
-    monkeypatch.setattr(environment, "emulated_processor", lambda cpuinfo: "haswell")
-
-    assert environment.processor() == f"haswell, emulated on {own}"

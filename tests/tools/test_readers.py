@@ -52,7 +52,7 @@ def test_rounding_is_at_most_a_quarter_of_what_is_allowed(tmp_path, shape, numer
     assert agreement.ours > 1
 
 
-@pytest.mark.parametrize("eot_id", [0, 3, 9, 59])
+@pytest.mark.parametrize("eot_id", [0, 9, 59])
 def test_the_window_is_one_document_that_every_sliding_layer_cuts(eot_id):
     config = build(60).config
 
@@ -61,13 +61,10 @@ def test_the_window_is_one_document_that_every_sliding_layer_cuts(eot_id):
     # One document of many ids.
     assert ids[0, 0] == eot_id
     assert (ids[0, 1:] != eot_id).all()
-    assert ids.min() >= 0
     assert ids.max() < config.vocab_size
     assert len(ids.unique()) > 40
     # Every scored token has more tokens before it than a sliding layer sees.
-    seq_len = ids.shape[1] - 1
-    assert seq_len == config.sliding_window + readers.SCORED_TOKENS
-    assert seq_len <= config.max_seq_len
+    assert ids.shape[1] - 1 == config.sliding_window + readers.SCORED_TOKENS <= config.max_seq_len
 
 
 # Changed code.
@@ -124,14 +121,9 @@ def exported(tmp_path_factory) -> Path:
     return write_export(tmp_path_factory.mktemp("exported")).path
 
 
-def test_an_import_into_the_same_code_is_not_warned_of(exported, tmp_path, capsys):
-    status = call("--from", exported, tmp_path / "models")
-
-    assert status == 0
-    assert "warning" not in capsys.readouterr().err
-
-
 def test_an_import_into_changed_code_is_warned_of(exported, tmp_path, monkeypatch, capsys):
+    assert call("--from", exported, tmp_path / "same") == 0
+    assert "warning" not in capsys.readouterr().err
     monkeypatch.setattr(kernels, "gated_gelu", squared_relu)
 
     status = call("--from", exported, tmp_path / "models")

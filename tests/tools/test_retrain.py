@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,7 +19,7 @@ from lm.train.state import digest_of, named_tensors
 from support.refusal import files_below
 from support.stages import change_params
 from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
-from tools.common.paths import MODEL, PARAMS, TRAIN
+from tools.common.paths import MODEL, PARAMS
 from tools.common.retrain import CURVE, DIGEST, read_curve
 from tools.verify.retrain import Steps, choose_interval, choose_steps, retrain
 
@@ -227,17 +226,6 @@ def test_a_stored_checkpoint_with_another_digest_is_found(run):
 
 
 # Refusals.
-
-
-def test_damaged_tokens_are_named_and_nothing_changes(run):
-    remove(Checkpoint(run, 10))
-    os.truncate(TRAIN, 100)
-    before = files_below(run)
-
-    with pytest.raises(IntegrityError, match=r"train\.bin: 100 bytes, its sidecar says"):
-        call(end=10)
-
-    assert files_below(run) == before
 
 
 def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.intervals import ratio_interval
 from evidence.statistics import holm
 from support.loss_cases import LN2
 from support.made_up_runs import SOURCES, run, score_of, seeds_of
@@ -79,20 +78,6 @@ def test_the_seed_differs_only_between_single_runs():
     assert of_two_and_one == []
 
 
-def test_changed_files_of_code_are_named_if_they_are_known():
-    before = {"a.py": "1", "b.py": "2", "c.py": "3"}
-    after = {"a.py": "1", "b.py": "9", "d.py": "4"}
-    a = replace(run("a", **{"src/lm/model": "1" * 32}), code={"src/lm/model": before})
-    b = replace(run("b", **{"src/lm/model": "2" * 32}), code={"src/lm/model": after})
-    unknown = replace(b, code={})
-
-    with_files = what_differs(Group([a]), Group([b]))
-    without_files = what_differs(Group([a]), Group([unknown]))
-
-    assert with_files == [("src/lm/model: b.py, c.py, d.py", "1" * 10, "2" * 10)]
-    assert without_files == [("src/lm/model", "1" * 10, "2" * 10)]
-
-
 # Differences.
 
 
@@ -119,19 +104,6 @@ def test_the_documents_that_changed_most_come_first_whatever_the_direction():
     assert comparison.most_changed(2).tolist() == [3, 7]
 
 
-def test_the_mean_of_several_seeds_is_compared():
-    a = seeds_of("a", (1, 2, 3))
-    b = seeds_of("b", (4, 5), shift=0.1, params=WIDER)
-
-    comparison = compared(*a, *b)
-
-    mean_of_a = np.mean([score_of(each) for each in a])
-    mean_of_b = np.mean([score_of(each) for each in b])
-    assert comparison.documents.value == pytest.approx(mean_of_b - mean_of_a)
-    assert comparison.seeds.value == pytest.approx(mean_of_b - mean_of_a)
-    assert comparison.seeds.low > 0
-
-
 def test_the_confidence_is_that_of_both_intervals():
     runs = [*seeds_of("a", (1, 2, 3)), *seeds_of("b", (7, 8, 9), shift=0.01, params=WIDER)]
 
@@ -148,18 +120,6 @@ def mixture_of_two() -> tuple[Run, Run]:
     b = replace(run("b", seed=2, params=WIDER), sources=SOURCES)
     b.nats[SOURCES == "headers"] += 1000
     return a, b
-
-
-def test_each_source_is_compared_by_its_own_documents():
-    a, b = mixture_of_two()
-
-    of_sources = compared(a, b).sources
-
-    own = SOURCES == "headers"
-    bits = (b.nats - a.nats)[own] / LN2
-    expected = ratio_interval(bits, a.utf8_bytes[own], np.random.default_rng(1), 0.95, 99)
-    assert list(of_sources) == ["stories", "headers"]
-    assert of_sources["headers"] == expected
 
 
 def test_sources_are_compared_only_if_all_runs_have_the_same():

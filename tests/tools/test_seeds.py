@@ -18,45 +18,25 @@ def params(monkeypatch) -> dict:
     return preset_names_left_out(flatten(read_yaml("params.yaml")) | of_the_run)
 
 
-@pytest.mark.parametrize(
-    ("used", "missing"),
-    [
-        ([1], [2, 3, 4, 5]),
-        ([1, 1], [2, 3, 4, 5]),
-        ([2, 7], [1, 3, 4]),
-        ([1, 2, 3, 4, 5], []),
-        ([9, 8, 7, 6, 5, 4], []),
-    ],
-)
-def test_the_lowest_unused_seeds_complete_five(used, missing):
-    assert missing_seeds(used) == missing
+def test_the_lowest_unused_seeds_complete_five():
+    assert missing_seeds([1]) == [2, 3, 4, 5]
+    assert missing_seeds([1, 1]) == [2, 3, 4, 5]
+    assert missing_seeds([2, 7]) == [1, 3, 4]
+    assert missing_seeds([9, 8, 7, 6, 5, 4]) == []
 
 
-@pytest.mark.parametrize(
-    ("seeds", "text"),
-    [
-        ([2, 3, 4], "range(2,5)"),
-        ([1, 3, 4], "1,3,4"),
-        ([7], "7"),
-    ],
-)
-def test_seeds_in_a_row_are_a_range(seeds, text):
-    assert sweep(seeds) == text
+def test_seeds_in_a_row_are_a_range():
+    assert sweep([2, 3, 4]) == "range(2,5)"
+    assert sweep([1, 3, 4]) == "1,3,4"
+    assert sweep([7]) == "7"
 
 
-@pytest.mark.parametrize(
-    ("wish", "taken", "name"),
-    [
-        ("main", [], "main-seeds"),
-        ("base-1", ["base-1", "base-2"], "base-seeds"),
-        ("HEAD~2", [], "HEAD-seeds"),
-        ("origin/main", [], "origin-main-seeds"),
-        ("base-seeds-3", ["base-seeds-3"], "base-seeds2"),
-        ("base", ["base-seeds", "base-seeds2-1"], "base-seeds3"),
-    ],
-)
-def test_new_experiments_have_a_name_that_none_has_yet(wish, taken, name):
-    assert free_name(wish, taken) == name
+def test_new_experiments_have_a_name_that_none_has_yet():
+    assert free_name("base-1", ["base-1", "base-2"]) == "base-seeds"
+    assert free_name("HEAD~2", []) == "HEAD-seeds"
+    assert free_name("origin/main", []) == "origin-main-seeds"
+    assert free_name("base-seeds-3", ["base-seeds-3"]) == "base-seeds2"
+    assert free_name("base", ["base-seeds", "base-seeds2-1"]) == "base-seeds3"
 
 
 def test_a_run_with_the_values_of_the_files_needs_none(params):
@@ -93,27 +73,11 @@ def test_the_values_of_a_preset_that_is_gone_cannot_be_given(of_another_preset):
     assert settings_of(of_another_preset | {"model.name": "gone"}) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        (3, "3"),
-        (0.5, "0.5"),
-        ([0, 2048], "[0,2048]"),
-        ("bpe", "bpe"),
-        ("true", "'true'"),
-        ("NaN", "'NaN'"),
-        ("inf", "'inf'"),
-        ("2.13.0", "'2.13.0'"),
-        ("it's", "'it\\'s'"),
-        ("", "''"),
-        (["a"], None),
-        ({}, None),
-    ],
-)
-def test_a_value_is_written_in_the_grammar_of_hydra(value, text):
-    assert as_override(value) == text
+def test_a_value_is_written_in_the_grammar_of_hydra():
+    texts = {"NaN": "'NaN'", "inf": "'inf'", "true": "'true'", "2.13.0": "'2.13.0'", "bpe": "bpe", "": "''"}
+    assert {value: as_override(value) for value in texts} == texts
+    assert [as_override(value) for value in (None, True, [0, 2048])] == ["null", "true", "[0,2048]"]
+    assert [as_override(value) for value in (["a"], {})] == [None, None], "cannot be written"
 
 
 @pytest.mark.parametrize("value", [None, True, 3, 1e-5, [0, 2048], "bpe", "true", "2.13.0", "it's", "", "a b,c"])

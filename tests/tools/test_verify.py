@@ -517,14 +517,3 @@ def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):
     Path("elsewhere/tokenizer/meta.json").unlink()
 
     assert check("elsewhere").status == 4
-
-
-def test_a_folder_that_is_neither_a_repository_nor_an_export_is_refused(tmp_path, check, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    nothing = check()
-    folder = check(".")
-
-    assert (nothing.status, folder.status) == (2, 2)
-    assert nothing.last.startswith("error: dvc.yaml: missing; run the command at the repository's root")
-    assert folder.last.startswith("error: .: has no model.json")
