@@ -230,7 +230,7 @@ def first_sentence(text: str) -> str:
 def row_of(recipe: str) -> str:
     """Return the row of a recipe: the first sentences of its comment."""
     said = comment_of(recipe)
-    lines = [title_of(recipe), said["For"], said["Time"], said["Memory"], said["Run"]]
+    lines = [title_of(recipe), said["Time"], said["Memory"], said["Run"]]
     cells = [f"[{recipe}]({recipe}.yaml)", *map(first_sentence, lines)]
     return f"| {' | '.join(cells)} |"
 
