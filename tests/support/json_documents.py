@@ -5,8 +5,8 @@ import re
 
 from support import ROOT
 
-# A row of a table: key, types, meaning.
-ROW = re.compile(r"^\| `([\w.\[\]]+)` \| ([\w ]+) \|", re.M)
+# A row of a table: one or several keys, types, meaning.
+ROW = re.compile(r"^\| (`[\w.\[\]`, ]+`) \| ([\w ]+) \|", re.M)
 TYPES = {
     str: "string",
     bool: "boolean",
@@ -22,7 +22,10 @@ def documented(schema: str) -> dict[str, set[str]]:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     after_heading = page.split(f"\n## {schema}\n")[1]
     section = after_heading.split("\n## ")[0]
-    types_of = {key: set(types.split(" or ")) for key, types in ROW.findall(section)}
+    types_of = {}
+    for keys, types in ROW.findall(section):
+        for key in re.findall(r"[\w.\[\]]+", keys):
+            types_of[key] = set(types.split(" or "))
 
     # The keys of each interval.
     for key, types in list(types_of.items()):
