@@ -26,7 +26,6 @@ from support import ROOT
 from support.workspace import Workspace
 
 BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
-MARKED = re.compile(r"^<!-- figures:[\w-]+ -->\n.*?^<!-- end -->$", re.M | re.S)
 PAGES = [
     ROOT / "README.md",
     ROOT / "data" / "README.md",
@@ -198,33 +197,6 @@ def test_slow_blocks_run_in_a_fresh_clone(tmp_path, block):
     subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], cwd=clone, check=True)
 
 
-@pytest.mark.slow
-def test_the_table_of_two_experiments_fits_into_120_columns(finished, tmp_path):
-    """They differ in their text, their model and their length; DVC would print more than 900 columns."""
-    workspace = Workspace(tmp_path, finished)
-    workspace.write_own_text(60)
-    workspace.commit()
-    for name, values in {"longer": ["train.max_tokens=12800"], "own": ["data.source=local"]}.items():
-        changed = [word for value in values for word in ("-S", value)]
-        workspace.run("dvc", "exp", "run", "-n", name, "-S", "presets.yaml:models.micro.d_ff=48", *changed)
-
-    of_page = [block.code for block in RUN_BLOCKS if block.page == "docs/experiments.md"]
-    (command,) = [code for code in of_page if code.startswith("dvc exp show")]
-    table = workspace.run("bash", "-euc", command).stdout
-
-    for shown in ("longer", "own", "bits_per_byte", "train.max_tokens", "data.source", "models.micro.d_ff"):
-        assert shown in table, table
-    assert max(len(line) for line in table.splitlines()) <= 120, table
-
-
-def test_output_blocks_are_generated():
-    for page in map(name_of, PAGES):
-        outside = MARKED.sub("", text_of(page))
-        for language, tag, _ in BLOCK.findall(outside):
-            assert (language, tag) != ("text", "output"), page
-            assert language != "mermaid", page
-
-
 # What the pages name
 
 
@@ -251,14 +223,12 @@ def prose() -> str:
     return "".join(BLOCK.sub("", text_of(name_of(page))) for page in PAGES)
 
 
-def test_targets_of_make_exist():
+def test_targets_of_make_and_paths_exist():
     makefile = text_of("Makefile")
+    pipeline = text_of("dvc.yaml")
+
     for target in re.findall(r"`make ([\w-]+)", prose()):
         assert re.search(rf"^{target}:", makefile, re.M), target
-
-
-def test_paths_exist():
-    pipeline = text_of("dvc.yaml")
     for path in re.findall(r"`((?:src|extras|tests|benchmarks|\.github)/[\w/.-]+)`", prose()):
         is_pattern = "NAME" in path
         assert is_pattern or (ROOT / path).exists() or path in pipeline, path
@@ -328,16 +298,6 @@ def test_pages_install_the_pinned_torch():
     for name in ("README.md", "docs/install.md", ".devcontainer/devcontainer.json"):
         installed = re.findall(r"torch==[\d.]+", text_of(name))
         assert set(installed) == {pinned}, name
-
-
-def test_the_newest_version_of_the_changelog_is_the_one_to_cite():
-    newest = re.search(r"^## (\S+) \((\S+)\)$", text_of("CHANGELOG.md"), re.M)
-    version, date = newest.groups()
-
-    citation = yaml.safe_load(text_of("CITATION.cff"))
-
-    assert citation["version"] == version
-    assert citation["date-released"] == date
 
 
 def test_names_for_other_code_can_be_imported():

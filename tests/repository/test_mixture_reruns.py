@@ -9,6 +9,7 @@ from extras.trace import explain
 from lm.core.files import read_json
 from support.texts import write_sentences
 from support.workspace import SMALL_SOURCE, Workspace
+from tools.common import paths
 from tools.verify import cli as verify
 
 DATA = {"make_tokenizer", "tokenize_train", "tokenize_val", "audit"}
@@ -70,15 +71,11 @@ def test_a_change_reruns_what_depends_on_it(tmp_path):
     assert workspace.repro("audit") == {"fetch", *DATA}
 
 
-def test_the_evaluation_of_a_mixture_has_the_documents_of_all_sources(trained):
-    details = read_json(trained.folder / "data/evaluation/details.json")
-    sources = read_json(trained.folder / "data/processed_datasets/validation.json")["sources"]
-
-    assert details["documents"] == sum(source["documents"] for source in sources.values())
-
-
 def test_a_mixture_is_verified_reported_and_explained(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained.folder)
+    details = read_json(paths.EVALUATION_DETAILS)
+    sources = read_json(paths.VALIDATION_SIDECAR)["sources"]
+    assert details["documents"] == sum(source["documents"] for source in sources.values())
 
     assert verify.main([]) == 0
     assert "all ok" in capsys.readouterr().out

@@ -22,10 +22,10 @@ OUTPUTS = (
 )
 
 
-def recipe(pattern: str, heading: str = "A team's cache on S3") -> list[list[str]]:
-    """Return the commands of the section that match, as lists of words without comments."""
+def recipe(pattern: str) -> list[list[str]]:
+    """Return the commands of the section about a team's cache that match, as lists of words without comments."""
     page = (ROOT / "docs" / "confirm.md").read_text()
-    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    section = page.split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
     found = []
     for block in BLOCK.findall(section):
         for line in block.splitlines():
@@ -37,7 +37,7 @@ def recipe(pattern: str, heading: str = "A team's cache on S3") -> list[list[str
 
 @pytest.fixture(scope="module")
 def author(tmp_path_factory, finished):
-    """Make a repository with remotes: a commit of parameters, its run as an experiment, a commit of the results."""
+    """Make a repository with remotes of DVC and of Git, and a commit of the results."""
     author = Workspace(tmp_path_factory.mktemp("author"), finished)
 
     # The remote of DVC, with the outputs of the run.
@@ -48,15 +48,10 @@ def author(tmp_path_factory, finished):
     for command in recipe("dvc push"):
         author.run(*command)
 
-    # The remote of git, with the experiment.
+    author.commit("results")
     origin = str(tmp_path_factory.mktemp("origin"))
     author.run("git", "clone", "-q", "--bare", ".", origin)
     author.run("git", "remote", "add", "origin", origin)
-    for command in recipe("dvc exp (save|push)", "Share one experiment"):
-        author.run(*command)
-
-    author.commit("results")
-    author.run("git", "push", "-q", "origin", "main")
     return author
 
 
@@ -98,16 +93,3 @@ def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
     assert "data/models/best_model_params.pt" in pulled
     assert colleague.repro() == set()
     assert colleague.run("git", "status", "--porcelain").stdout == ""
-
-
-@pytest.mark.slow
-def test_a_colleague_gets_an_experiment_without_a_run(author, colleague):
-    colleague.run("git", "checkout", "-q", "--detach", "HEAD^")
-
-    for command in recipe("dvc exp (pull|apply)", "Share one experiment"):
-        colleague.run(*command)
-
-    assert colleague.repro() == set()
-    assert contents(colleague) == contents(author)
-    for name in ("metrics/eval.json", "metrics/train.json", "plots/training.csv"):
-        assert (colleague.folder / name).read_bytes() == (author.folder / name).read_bytes()
