@@ -28,11 +28,11 @@ def parameters() -> str:
 
 
 def commands() -> str:
-    """docs/reference.md: a table for each goal, with what each command does and the names of its arguments."""
+    """docs/reference.md: a table for each goal, with what each command does."""
     lines = []
     for goal, commands_of_goal in reference.commands().items():
-        rows = [(f"`{command.name}`", command.does, " ".join(command.arguments)) for command in commands_of_goal]
-        lines += [f"## Commands: {goal}", "", table("command | does | arguments", rows), ""]
+        rows = [(f"`{command.name}`", command.does) for command in commands_of_goal]
+        lines += [f"## Commands: {goal}", "", table("command | does", rows), ""]
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """Describe every parameter and every command: the tables of docs/reference.md, which pages.py writes.
 
-Types and ranges come from the typed sections, meanings from the comments beside the values in the YAML files, and
-arguments from the parsers. A parameter without a comment and an argument without a help text are rejected.
+Types and ranges come from the typed sections, and meanings from the comments beside the values in the YAML
+files. A parameter without a comment and an argument without a help text are rejected.
 """
 
 import argparse
@@ -148,11 +148,10 @@ def show(value) -> str:
 
 
 class Command(typing.NamedTuple):
-    """A command: its name, the first line of its docstring, and the names of its arguments."""
+    """A command: its name, and the first line of its docstring."""
 
     name: str
     does: str
-    arguments: list[str]
 
 
 def commands() -> dict[str, list[Command]]:
@@ -164,8 +163,8 @@ def commands() -> dict[str, list[Command]]:
 
 def describe(name: str, module: str) -> Command:
     """Return the command that the `main` of a module is."""
-    names = arguments(parser_of(module))
-    return Command(name, sys.modules[module].__doc__.partition("\n")[0], names)
+    reject_unexplained(parser_of(module))
+    return Command(name, sys.modules[module].__doc__.partition("\n")[0])
 
 
 def parser_of(module: str) -> argparse.ArgumentParser:
@@ -182,16 +181,11 @@ def parser_of(module: str) -> argparse.ArgumentParser:
     return parsers[0]
 
 
-def arguments(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the arguments of a command and its subcommands, in Markdown; reject one without a help text."""
-    found: list[str] = []
+def reject_unexplained(parser: argparse.ArgumentParser) -> None:
+    """End with a message if an argument of a command, or of its subcommands, has no help text."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():
-                found += [argument for argument in arguments(subparser) if argument not in found]
-        elif not isinstance(action, argparse._HelpAction):
-            if not action.help:
-                sys.exit(f"error: {parser.prog}: {action.dest} has no help text")
-            name = max(action.option_strings, key=len, default=action.metavar or action.dest)
-            found.append(f"`{name}`")
-    return found
+                reject_unexplained(subparser)
+        elif not action.help:
+            sys.exit(f"error: {parser.prog}: {action.dest} has no help text")
