@@ -307,11 +307,15 @@ def test_what_changed_since_a_stage_ran_is_noted(workspace, check):
         file.write("# changed\n")
     flags = "python src/plot.py --evaluation data/evaluation --plots plots"
     replace_in("dvc.yaml", flags, f"{flags} --plots plots")
+    Path("own.txt").write_text("one two three\n")
+    workspace.run("dvc", "add", "own.txt")
+    replace_in("dvc.yaml", "    - src/plot.py\n", "    - own.txt\n    - src/plot.py\n")
 
     result = check()
 
     assert result.status == 0
-    for stage, changed in (("train", "params.yaml.train"), ("eval", "src/lm/evaluate"), ("plot", "its command")):
+    changes = {"train": "params.yaml.train", "eval": "src/lm/evaluate", "plot": "its command, own.txt"}
+    for stage, changed in changes.items():
         line = result.line_of(f"note   {stage}: ")
         assert f"{changed} changed since it ran" in line
         assert command(line) == "dvc repro"
@@ -397,7 +401,7 @@ def test_a_file_that_dvc_cannot_read_is_named(workspace, check):
 
 
 def test_damaged_cache_objects_are_repaired(workspace, check):
-    """Of outputs that are intact: a file of a folder, and one that only the run cache keeps."""
+    """Of outputs that are intact: a file of a folder, and one that only the run cache keeps, which may drop it."""
     unlink_from_cache(MODEL)
     stages = {object_of(MODEL): "train", object_of("metrics/eval.json"): "eval"}
     for damaged_object in stages:
