@@ -231,7 +231,7 @@ def row_of(recipe: str) -> str:
     """Return the row of a recipe: the first sentences of its comment."""
     said = comment_of(recipe)
     lines = [title_of(recipe), said["Time"], said["Memory"], said["Run"]]
-    cells = [f"[{recipe}]({recipe}.yaml)", *map(first_sentence, lines)]
+    cells = [f"[{recipe}]({recipe}.yaml)", *(first_sentence(line).removeprefix("estimated ") for line in lines)]
     return f"| {' | '.join(cells)} |"
 
 
