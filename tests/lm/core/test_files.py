@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,39 +89,19 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def fail_while_writing(path: Path) -> None:
-    with pytest.raises(RuntimeError), atomic_write(path) as file:
-        file.write(b"half of the n")
-        file.flush()
-        raise RuntimeError
-
-
 def test_a_failure_while_writing_keeps_the_old_content(tmp_path):
-    path = tmp_path / "x.bin"
-    path.write_text("old")
+    old = tmp_path / "x.bin"
+    old.write_text("old")
 
-    fail_while_writing(path)
+    for path in (old, tmp_path / "new.bin"):
+        with pytest.raises(RuntimeError), atomic_write(path) as file:
+            file.write(b"half of the n")
+            file.flush()
+            assert old.read_text() == "old"
+            raise RuntimeError
 
-    assert path.read_text() == "old"
+    assert old.read_text() == "old"
     assert names_in(tmp_path) == ["x.bin"]
-
-
-def test_a_failure_while_writing_leaves_no_new_file(tmp_path):
-    fail_while_writing(tmp_path / "x.bin")
-
-    assert names_in(tmp_path) == []
-
-
-def test_a_file_keeps_its_content_until_the_new_one_is_complete(tmp_path):
-    path = tmp_path / "x.bin"
-    path.write_text("old")
-
-    with atomic_write(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert path.read_text() == "old"
-
-    assert path.read_text() == "new"
 
 
 def write_folder(path: Path, name: str) -> None:
@@ -179,27 +160,25 @@ def test_a_hard_link_is_never_written_through(tmp_path):
     assert link.read_text() == "new"
 
 
-@pytest.mark.parametrize(("remedy", "said"), [((), "run `dvc"), (("name another folder",), "name another folder$")])
-def test_a_missing_json_file_is_named_with_a_remedy(tmp_path, remedy, said):
-    with pytest.raises(IntegrityError, match=rf"x\.json: missing; {said}"):
-        read_json(tmp_path / "x.json", *remedy)
-
-
-@pytest.mark.parametrize(("remedy", "said"), [((), "run `dvc"), (("name another folder",), "name another folder$")])
-def test_a_broken_json_file_is_named_with_a_remedy(tmp_path, remedy, said):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "missing; "),
+        ("{", "not valid JSON.*; "),
+        ("[" * 100_000, "not valid JSON.*; "),
+        ('{"a": NaN}', "not valid JSON.*; "),
+        ("[]", "holds a list"),
+    ],
+)
+def test_a_json_file_that_cannot_be_read_is_named_with_a_remedy(tmp_path, text, problem):
     path = tmp_path / "x.json"
-    path.write_text("{")
+    if text:
+        path.write_text(text)
 
-    with pytest.raises(IntegrityError, match=rf"x\.json: not valid JSON.*; {said}"):
-        read_json(path, *remedy)
-
-
-def test_a_json_file_must_hold_an_object(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text("[]")
-
-    with pytest.raises(IntegrityError, match=r"x\.json: holds a list"):
-        read_json(path)
+    for remedy, said in (([], "run `dvc"), (["name another folder"], "name another folder$")):
+        end = said if problem.endswith("; ") else ""
+        with pytest.raises(IntegrityError, match=rf"x\.json: {problem}{end}"):
+            read_json(path, *remedy)
 
 
 def test_what_is_not_json_is_not_written(tmp_path):
@@ -207,14 +186,6 @@ def test_what_is_not_json_is_not_written(tmp_path):
         write_json(tmp_path / "x.json", {"loss": float("nan")})
 
     assert names_in(tmp_path) == []
-
-
-def test_json_keeps_the_order_and_its_characters(tmp_path):
-    path = tmp_path / "x.json"
-
-    write_json(path, {"b": 1, "a": "ü"})
-
-    assert path.read_text(encoding="utf-8") == '{\n  "b": 1,\n  "a": "ü"\n}\n'
 
 
 HOLD = """
@@ -243,15 +214,7 @@ def test_a_second_writer_gets_the_id_of_the_first(tmp_path, holder):
         pass
 
 
-def test_a_lock_ends_with_its_holder(tmp_path, holder):
-    holder.kill()
-    holder.wait(30)
-
-    with output_lock(tmp_path / "out"):
-        pass
-
-
-def test_a_waiting_process_gets_the_free_lock(tmp_path, holder, capsys):
+def test_a_waiting_process_gets_the_lock_that_ends_with_its_holder(tmp_path, holder, capsys):
     threading.Timer(0.3, holder.communicate, ["go\n"]).start()
 
     with output_lock(tmp_path / "out", wait=True):
@@ -289,19 +252,10 @@ def test_a_pipe_is_refused_without_waiting_for_bytes(tmp_path):
     os.close(end)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": NaN}', '{"a": -Infinity}'])
-def test_json_that_is_too_deep_or_not_a_number_is_refused(tmp_path, text):
-    path = tmp_path / "x.json"
-    path.write_text(text)
-
-    with pytest.raises(IntegrityError, match="not valid JSON"):
-        read_json(path)
-
-
-@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "b/../../a", "", "a\0"])
-def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path, name):
-    with pytest.raises(IntegrityError, match=r"record\.json: names the file .* must be a path inside"):
-        safe_join(tmp_path, name, tmp_path / "record.json")
+def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path):
+    for name in ("../a", "/etc/passwd", "b/../../a", "", "a\0"):
+        with pytest.raises(IntegrityError, match=r"record\.json: names the file .* must be a path inside"):
+            safe_join(tmp_path, name, tmp_path / "record.json")
 
 
 @pytest.mark.parametrize(
@@ -322,36 +276,21 @@ def test_the_place_of_a_wrong_value_is_named(tmp_path, value, problem):
         check_types(tmp_path / "x.json", value, types, "write it again")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_disk_without_locks_is_named_with_a_way_out(tmp_path, monkeypatch, number):
-    def flock(file, operation):
-        raise OSError(number, os.strerror(number))
+def test_a_disk_without_locks_is_named_with_a_way_out(tmp_path, monkeypatch):
+    for number in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+        monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(number, "no")))
 
-    monkeypatch.setattr("fcntl.flock", flock)
-
-    sentence = rf"{tmp_path}/out: this disk has no file locks .* -o flock; NFS"
-    with pytest.raises(EnvironmentFailure, match=sentence), output_lock(tmp_path / "out"):
-        raise AssertionError("written without a lock")
+        sentence = rf"{tmp_path}/out: this disk has no file locks .* -o flock; NFS"
+        with pytest.raises(EnvironmentFailure, match=sentence), output_lock(tmp_path / "out"):
+            raise AssertionError("written without a lock")
 
 
-def failing_sync(descriptor: int) -> None:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        pytest.param(lambda path: write_text(path, "text"), id="file"),
-        pytest.param(lambda path: make_folder(path / "sub"), id="folder"),
-    ],
-)
-def test_a_file_that_cannot_be_synced_is_named(tmp_path, monkeypatch, write):
-    monkeypatch.setattr(os, "fsync", failing_sync)
-
-    with pytest.raises(OSError, match="Input/output error") as caught:
-        write(tmp_path / "x.json")
-
-    assert caught.value.filename.startswith(str(tmp_path))
+def test_a_file_that_cannot_be_synced_is_named(tmp_path, monkeypatch):
+    for write in (lambda: write_text(tmp_path / "x.json", "text"), lambda: make_folder(tmp_path / "sub")):
+        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            write()
+        assert caught.value.filename.startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize("read", [read_json, read_yaml, sha256_file])

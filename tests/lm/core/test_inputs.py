@@ -47,14 +47,13 @@ def edit(name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        pytest.param("params.yaml", "seed: 1", "seed: 2", id="a parameter of others"),
-        pytest.param("params.yaml", "train", "# comment\ntrain", id="a comment of parameters"),
-        pytest.param("presets.yaml", "width: 9", "width: 7", id="another preset"),
-        pytest.param("src/train.py", "", "", id="code with the same content"),
-        pytest.param("pins.txt", "", "", id="text with the same content"),
-        pytest.param("all.yaml", "", "", id="all parameters of a file with the same content"),
-        pytest.param("src/lm/.files.py.swp", "", "", id="a file of an editor"),
-        pytest.param("src/test.py", "", "", id="code of others"),
+        ("params.yaml", "seed: 1", "seed: 2"),  # a parameter of others
+        ("params.yaml", "train", "# comment\ntrain"),
+        ("presets.yaml", "width: 9", "width: 7"),
+        ("src/train.py", "", ""),  # code with the same content
+        ("pins.txt", "", ""),
+        ("all.yaml", "", ""),
+        ("src/lm/.files.py.swp", "", ""),  # a file of an editor
     ],
 )
 def test_what_the_stage_does_not_read_may_change(name, old, new):
@@ -71,13 +70,11 @@ def test_what_the_stage_does_not_read_may_change(name, old, new):
         ("params.yaml", "lr: 1.0", "lr: 0.5", "params.yaml: train.lr was 1.0 and is 0.5:"),
         ("params.yaml", "lr: 1.0, ", "", "params.yaml: train.lr was 1.0 and is missing:"),
         ("params.yaml", "tiny", "tiny, size: 1", "params.yaml: model.size was missing and is 1:"),
-        ("params.yaml", "{name: tiny}", "tiny", "params.yaml: model.name was 'tiny' and is missing (and 2 more)"),
         ("params.yaml", "model", "{", "params.yaml: model.name was 'tiny' and is missing (and "),
         ("params.yaml", "tiny", "large", "params.yaml: model.name was 'tiny' and is 'large' (and 2 more):"),
         ("presets.yaml", "width: 8", "width: 4", "presets.yaml: models.tiny.width was 8 and is 4:"),
         ("src/train.py", "train", "trail", "src/train.py was SHA-256 "),
         ("src/lm/new.py", "", "", "src/lm/new.py was missing and is SHA-256 "),
-        ("absent.txt", "", "", "absent.txt was missing"),
         ("data/raw/text/0000", "text", "texts", "data/raw/text/0000 was 4 bytes"),
         ("start/model", "weights", "others!", "start/model was 7 bytes"),
     ],
@@ -125,13 +122,4 @@ def test_an_experiment_has_the_parameters_of_its_earlier_stages(monkeypatch, sta
     with pytest.raises(IntegrityError, match=rf"^params\.yaml: {found} in the stage {stage} and is "):
         inputs.check_unchanged()
     monkeypatch.delenv("DVC_EXP_NAME")
-    inputs.check_unchanged()
-
-
-def test_without_a_pipeline_everything_may_change():
-    Path("dvc.yaml").unlink()
-    inputs = StageInputs("train")
-
-    edit("params.yaml", "lr: 1.0", "lr: 0.5")
-
     inputs.check_unchanged()

@@ -33,12 +33,9 @@ raise SystemExit(7)
 @pytest.mark.parametrize(
     ("words", "handler", "status", "message"),
     [
-        *[
-            ([f"src/{name}"], signal.SIG_DFL, 130, "error: interrupted; run the same command again\n")
-            for name in STAGES
-        ],
-        (["src", "generate"], signal.SIG_DFL, 130, "error: interrupted; run the same command again\n"),
-        pytest.param(["src/plot.py"], signal.SIG_IGN, 7, "", id="in the background, where a shell ignores interrupts"),
+        *[([f"src/{name}"], signal.SIG_DFL, 130, INTERRUPTED) for name in STAGES],
+        (["src", "generate"], signal.SIG_DFL, 130, INTERRUPTED),
+        (["src/plot.py"], signal.SIG_IGN, 7, ""),  # in the background, where a shell ignores interrupts
     ],
 )
 def test_an_interrupt_during_the_imports_gives_one_sentence(tmp_path, words, handler, status, message):

@@ -100,19 +100,19 @@ def test_what_shares_exactly_the_limit_is_not_held_to_share_more(monkeypatch, sh
 def test_the_choice_depends_on_texts_alone():
     texts = [make_text(seed, num_words=20 + seed % 9) for seed in range(400)]
     texts += [text + " and more" for text in texts[:50]]
-    chosen = set(validation_of(texts))
+    split = choose_split(texts, split_params(test_documents=40))
     random.Random(1).shuffle(texts)
 
-    split = choose_split(texts, split_params())
+    again = choose_split(texts, split_params(test_documents=40))
 
-    assert set(chosen_for(split.validation.digests, texts)) == chosen
+    assert again.validation.digests == split.validation.digests
+    assert again.test.digests == split.test.digests
 
 
-@pytest.mark.parametrize("end", ["", " more"])
-def test_similar_documents_alone_cannot_be_split(end):
+def test_similar_documents_alone_cannot_be_split():
     text = make_text(1)
 
-    assert choose_split([text, text + end], split_params()) is None
+    assert choose_split([text, text + " more"], split_params()) is None
 
 
 @pytest.mark.parametrize(("validation_fraction", "num_chosen"), [(0.99, 2), (0.01, 1)])
@@ -202,27 +202,6 @@ def test_a_split_says_how_much_it_holds(described):
     assert split.longest_fraction == pytest.approx(longest / total)
 
 
-def test_a_long_document_and_those_with_a_licence_stay_in_training(described):
-    texts, split = described
-
-    chosen = chosen_for(split.validation.digests, texts)
-
-    assert set(chosen) <= set(texts[:30] + texts[36:])
-    assert split.validation.num_shared == 0
-
-
-def test_a_split_says_how_many_clusters_share_text():
-    """All others together are less than is wanted, so that documents with the licence are taken too."""
-    others = [make_text(seed, num_words=50) for seed in range(2, 31)]
-    sharing = [with_licence(seed, num_words=60) for seed in range(31, 36)]
-
-    split = choose_split(others + sharing, split_params(validation_fraction=0.8))
-
-    chosen = chosen_for(split.validation.digests, sharing)
-    assert 0 < len(chosen) < 5
-    assert split.validation.num_shared == len(chosen)
-
-
 # A sample of the n-grams
 
 
@@ -262,15 +241,14 @@ def test_more_ngrams_than_the_limit_are_halved_until_they_fit(monkeypatch):
     assert 0.3 * 5000 < num_kept <= 5000
 
 
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_a_sample_of_the_ngrams_does_not_depend_on_the_batches(monkeypatch, batch_size):
+def test_a_sample_of_the_ngrams_does_not_depend_on_the_batches(monkeypatch):
     monkeypatch.setattr("lm.text.splits.MAX_NGRAMS", 12_000)
     early = [make_text(seed, num_words=400) for seed in range(20)]
     others = [make_text(seed, num_words=400) for seed in range(100, 140)]
     twins = [text.replace("w1", "v1") for text in early]
     texts = early + others + twins
     clusters = np.arange(len(texts))
-    batches = [texts[i : i + batch_size] for i in range(0, len(texts), batch_size)]
+    batches = [texts[i : i + 5] for i in range(0, len(texts), 5)]
 
     fractions = survey_of(batches).shared_fractions(clusters)
 
@@ -289,12 +267,6 @@ def split_texts(texts: list[str], **params) -> dict[str, list[str]]:
     return by_name
 
 
-def test_no_test_split_is_chosen_unless_it_is_asked_for():
-    texts = [make_text(seed) for seed in range(20)]
-
-    assert list(split_texts(texts)) == ["train", "validation"]
-
-
 def test_a_test_split_leaves_validation_as_it_is():
     texts = [make_text(seed, num_words=20 + seed % 9) for seed in range(400)]
     texts += [text + " and more" for text in texts[:50]]
@@ -302,21 +274,11 @@ def test_a_test_split_leaves_validation_as_it_is():
     without = split_texts(texts)
     with_test = split_texts(texts, test_documents=40)
 
+    assert list(without) == ["train", "validation"]
     test = set(with_test["test"])
     assert len(test) == 40
     assert with_test["validation"] == without["validation"]
     assert with_test["train"] == [text for text in without["train"] if text not in test]
-
-
-def test_near_duplicates_of_a_test_document_are_in_test_too():
-    originals = [make_text(seed) for seed in range(200)]
-    copies = [edited(text) for text in originals]
-
-    test = set(split_texts(originals + copies, test_documents=60)["test"])
-
-    assert len(test) == 60
-    for original, copy in zip(originals, copies, strict=True):
-        assert (original in test) == (copy in test)
 
 
 def test_what_shares_text_with_others_is_not_in_test_though_it_is_shorter():
@@ -327,16 +289,6 @@ def test_what_shares_text_with_others_is_not_in_test_though_it_is_shorter():
 
     assert len(test) == 10
     assert set(test) <= set(others)
-
-
-def test_the_test_split_depends_on_texts_alone():
-    texts = [make_text(seed) for seed in range(100)]
-    test = split_texts(texts, test_documents=10)["test"]
-    random.Random(1).shuffle(texts)
-
-    again = split_texts(texts, test_documents=10)["test"]
-
-    assert set(again) == set(test)
 
 
 @pytest.mark.parametrize(
@@ -363,11 +315,6 @@ def test_all_documents_but_those_of_validation_and_one_may_be_for_test():
     assert len(splits["validation"]) == 3
     assert len(splits["test"]) == 16
     assert len(splits["train"]) == 1
-
-
-def test_more_documents_than_there_are_is_refused():
-    texts = [make_text(seed) for seed in range(20)]
-
     with pytest.raises(DataError, match="test_documents is 17, but only 16 documents"):
         choose_split(texts, split_params(test_documents=17))
 

@@ -7,7 +7,6 @@ from lm.core.errors import DataError, IntegrityError
 from lm.core.files import write_json
 from lm.tokens import tokenfile
 from lm.tokens.tokenfile import (
-    blocks_of,
     check_tokenizer,
     check_window_fits,
     count_ids,
@@ -35,22 +34,16 @@ def path(tmp_path):
     return tmp_path / "train.bin"
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-def test_a_written_file_is_read_back(path, dtype):
+@pytest.mark.parametrize(("dtype", "little_endian"), [("uint16", "<u2"), ("uint32", "<u4")])
+def test_a_written_file_is_the_little_endian_ids_and_is_read_back(path, dtype, little_endian):
     meta = write(path, dtype=dtype)
 
     tokens = open_tokens(path)
 
+    assert path.read_bytes() == np.array(IDS, little_endian).tobytes()
     assert tokens.ids.tolist() == IDS
     assert tokens.ids.dtype == dtype
     assert tokens.meta == meta
-
-
-@pytest.mark.parametrize(("dtype", "little_endian"), [("uint16", "<u2"), ("uint32", "<u4")])
-def test_a_file_is_the_little_endian_ids_and_nothing_else(path, dtype, little_endian):
-    write(path, dtype=dtype)
-
-    assert path.read_bytes() == np.array(IDS, little_endian).tobytes()
 
 
 def test_the_ids_of_a_file_cannot_be_changed(path):
@@ -101,17 +94,13 @@ def test_a_file_shorter_than_a_window_and_its_last_target_is_refused(path):
 def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(path, monkeypatch, position):
     monkeypatch.setattr(tokenfile, "BLOCK_BYTES", 14)  # 7 tokens at a time
     ids = np.arange(20)
+    write(path, [*ids, VOCAB_SIZE - 1])
+    assert len(open_tokens(path).ids) == 21
     ids[position:] = VOCAB_SIZE
     write(path, ids)
 
     with pytest.raises(IntegrityError, match=f"token 100 at position {position} .*vocabulary of 100"):
         open_tokens(path)
-
-
-def test_the_last_id_of_the_vocabulary_is_inside(path):
-    write(path, np.full(20, VOCAB_SIZE - 1))
-
-    assert len(open_tokens(path).ids) == 20
 
 
 @pytest.mark.parametrize(
@@ -131,28 +120,16 @@ def test_a_sidecar_that_describes_another_stream_is_refused(path, change, senten
         open_tokens(path)
 
 
-@pytest.fixture
-def blocks_of_four(monkeypatch):
-    """Scan four tokens at a time."""
-    monkeypatch.setattr(blocks_of, "__defaults__", (4,))
-
-
-@pytest.mark.usefixtures("blocks_of_four")
-def test_ids_are_counted_in_all_blocks(path):
+def test_ids_are_counted_and_documents_found_in_all_blocks(path, monkeypatch):
+    """A document reaches from the end of the one before it to its own."""
+    monkeypatch.setattr(tokenfile, "BLOCK_TOKENS", 4)
     ids = [EOT, 1, 2, EOT, EOT, 3, 4, 5, 6, EOT, 7]
     write(path, ids)
 
-    counts = count_ids(open_tokens(path).ids, VOCAB_SIZE)
+    tokens = open_tokens(path)
 
-    assert counts.tolist() == np.bincount(ids, minlength=VOCAB_SIZE).tolist()
-
-
-@pytest.mark.usefixtures("blocks_of_four")
-def test_a_document_reaches_from_the_end_before_it_to_its_own(path):
-    write(path, [EOT, 1, 2, EOT, EOT, 3, 4, 5, 6, EOT, 7])
-
-    spans = document_spans(open_tokens(path))
-
+    assert count_ids(tokens.ids, VOCAB_SIZE).tolist() == np.bincount(ids, minlength=VOCAB_SIZE).tolist()
+    spans = document_spans(tokens)
     assert spans.tolist() == [[0, 1], [1, 4], [4, 5], [5, 10]]
 
 
@@ -164,16 +141,5 @@ def test_what_a_tokenizer_loses_is_a_fraction_of_tokens_and_of_documents():
         "unknown_token_fraction": 5 / 50,
         "changed_document_fraction": 3 / 4,
     }
-
-
-@pytest.mark.parametrize(
-    "round_trip",
-    [
-        {},
-        {"round_trip": {"unknown_tokens": 0, "changed_documents": 0}},
-    ],
-)
-def test_a_tokenizer_that_loses_nothing_has_no_fractions(round_trip):
-    meta = {"tokens": 50, "documents": 4}
-
-    assert lossy_fractions(meta | round_trip) == {}
+    for losses in ({}, {"round_trip": {"unknown_tokens": 0, "changed_documents": 0}}):
+        assert lossy_fractions({"tokens": 50, "documents": 4} | losses) == {}

@@ -21,9 +21,9 @@ def documents(path) -> list[str | None]:
     ("name", "content", "sentence"),
     [
         ("a.txt", LFS, "is a pointer of Git LFS, not the file; fetch it with git lfs pull"),
-        ("a.jsonl", LFS, "is a pointer of Git LFS"),
         ("a.parquet", LFS, "is a pointer of Git LFS"),
         ("a.jsonl.gz", LFS, "is a pointer of Git LFS"),
+        ("a.gz", gzip.compress(b"%PDF-1.4\n"), "is a PDF file"),
         ("a.txt", "/annex/objects/SHA256E-s5--1f0c.txt\n", "is a pointer of git-annex"),
         ("a.txt", "# xet version 0\n", "is a pointer of git-xet"),
         ("a.txt.dvc", DVC, "is DVC's record of a file that is not there; fetch it with dvc pull"),
@@ -42,17 +42,10 @@ def documents(path) -> list[str | None]:
     ],
 )
 def test_stand_ins_and_documents_to_convert_are_refused(tmp_path, name, content, sentence):
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
     with pytest.raises(DataError, match=f"{re.escape(name)}: {sentence}"):
         documents(tmp_path / name)
-
-
-def test_a_compressed_pdf_is_refused(tmp_path):
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"%PDF-1.4\n"))
-
-    with pytest.raises(DataError, match=r"a\.gz: is a PDF file"):
-        documents(tmp_path / "a.gz")
 
 
 def test_files_that_systems_and_dvc_put_beside_text_are_left_out(tmp_path, capsys):
@@ -64,16 +57,10 @@ def test_files_that_systems_and_dvc_put_beside_text_are_left_out(tmp_path, capsy
     found = find_files(tmp_path, "**/*")
 
     assert [path.name for path in found] == ["Zone.Identifiers.txt", "a.txt"]
-    said = capsys.readouterr().err
-    assert "warning: 6 files are left out because the operating system or DVC wrote them, first " in said
+    assert "warning: 6 files are left out because the operating system or DVC wrote them" in capsys.readouterr().err
 
-
-def test_left_out_files_that_include_does_not_take_are_not_counted(tmp_path, capsys):
-    for name in ("a.txt", "desktop.ini"):
-        (tmp_path / name).write_text(name)
-
-    assert find_files(tmp_path, "*.txt") == [tmp_path / "a.txt"]
-    assert capsys.readouterr().err == ""
+    find_files(tmp_path, "*.txt")
+    assert capsys.readouterr().err == "", "those that include does not take are not counted"
 
 
 @pytest.mark.parametrize(("name", "is_said"), [("b.txt", True), ("b", True), ("b.html", False), ("b.php", False)])
