@@ -29,26 +29,16 @@ def broken(texts: list[str], **rules) -> list[str | None]:
     return [None if code == KEPT else RULES[code] for code in codes]
 
 
-@pytest.mark.parametrize(("text", "num_chars"), [("abc", 3), ("a\nbcd\n", 3), ("\n\n", 0), ("漢字\nx", 2)])
-def test_the_longest_line_is_counted_in_characters(text, num_chars):
-    assert longest_line(text) == num_chars
+def test_each_rule_measures_characters():
+    assert longest_line("a\nbcd\n") == 3
+    assert longest_line("漢字\nx") == 2
 
+    assert alphanumeric_fraction("a1 é漢;\N{GRINNING FACE}-") == 4 / 8
+    assert alphanumeric_fraction("\n") == 0
 
-@pytest.mark.parametrize(("text", "fraction"), [("a1 é漢;\N{GRINNING FACE}-", 4 / 8), ("\n", 0)])
-def test_letters_and_digits_are_a_fraction_of_all_characters(text, fraction):
-    assert alphanumeric_fraction(text) == fraction
-
-
-@pytest.mark.parametrize(
-    ("text", "fraction"),
-    [
-        ("ab\nab\nab\nc", 4 / 10),
-        ("one\ntwo\n\n\n\n", 0),  # empty lines have no characters
-        ("ab\n ab", 0),  # white space makes another line
-    ],
-)
-def test_repeated_lines_are_a_fraction_of_all_characters(text, fraction):
-    assert repeated_line_fraction(text) == fraction
+    assert repeated_line_fraction("ab\nab\nab\nc") == 4 / 10
+    assert repeated_line_fraction("one\ntwo\n\n\n\n") == 0, "empty lines have no characters"
+    assert repeated_line_fraction("ab\n ab") == 0, "white space makes another line"
 
 
 def code_points(characters: str) -> list[int]:

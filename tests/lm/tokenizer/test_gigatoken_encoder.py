@@ -67,20 +67,12 @@ def test_tiktoken_encodes_documents_with_new_characters(tokenizer):
     texts = ["plain", "漢字", *SPECIAL, *with_new_characters, "\0", "end"]
     encoder = open_gigatoken(tokenizer)
 
-    ids = encoder.encode(chunk_of(texts))
+    for own in (texts, NEW):
+        ids = encoder.encode(chunk_of(own))
 
-    expected, _ = tokenizer.encode_documents(texts)
-    assert ids.tolist() == expected.tolist()
-    assert ids.dtype == tokenizer.dtype
-
-
-def test_a_chunk_of_documents_with_new_characters_alone_is_encoded(tokenizer):
-    encoder = open_gigatoken(tokenizer)
-
-    ids = encoder.encode(chunk_of(NEW))
-
-    expected, _ = tokenizer.encode_documents(NEW)
-    assert ids.tolist() == expected.tolist()
+        expected, _ = tokenizer.encode_documents(own)
+        assert ids.tolist() == expected.tolist()
+        assert ids.dtype == tokenizer.dtype
 
 
 def test_a_sample_of_the_slice_is_encoded_by_both(bpe, monkeypatch):
@@ -131,14 +123,7 @@ def panic(*args, **options):
 BROKEN = types.SimpleNamespace(Tokenizer=types.SimpleNamespace(from_tiktoken=panic))
 
 
-@pytest.mark.parametrize(
-    ("module", "reason"),
-    [
-        (None, "ModuleNotFoundError: "),
-        (BROKEN, "Panic: range end index 5"),
-    ],
-    ids=["missing", "broken"],
-)
+@pytest.mark.parametrize(("module", "reason"), [(None, "ModuleNotFoundError: "), (BROKEN, "Panic: range end index 5")])
 def test_an_unusable_gigatoken_gives_a_one_line_warning(bpe, monkeypatch, capsys, module, reason):
     monkeypatch.setitem(sys.modules, "gigatoken", module)
 
@@ -165,13 +150,7 @@ def test_a_pattern_that_gigatoken_does_not_know_gives_no_warning(bpe, monkeypatc
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("most_resident_bytes", "is_replaced"),
-    [
-        (1 << 40, False),
-        (0, True),
-    ],
-)
+@pytest.mark.parametrize(("most_resident_bytes", "is_replaced"), [(1 << 40, False), (0, True)])
 def test_a_grown_gigatoken_is_replaced(bpe, monkeypatch, most_resident_bytes, is_replaced):
     monkeypatch.setattr(gigatoken_encoder, "RENEW_AFTER_TEXT_BYTES", 20)
     monkeypatch.setattr(gigatoken_encoder, "RENEW_ABOVE_RESIDENT_BYTES", most_resident_bytes)

@@ -78,25 +78,18 @@ def hub_fetch(**changes) -> dict:
     return section | changes
 
 
-def fetched(folder) -> dict[str, bytes]:
-    """Return path → bytes of all files below a folder except the manifest."""
-    files = files_below(folder)
-    files.pop("manifest.json", None)
-    return files
-
-
 def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
     first = parquet_bytes(text=["b", None, ""])
     second = parquet_bytes(text=["aé", "c"])
     hub.add("datasets", "o/n", B, {"data/z.parquet": parquet_bytes(text=["old"])})
-    hub.add("datasets", "o/n", A, {"data/z.parquet": first, "more/a.parquet": second, "val.parquet": second})
+    hub.add("datasets", "o/n", A, {"z.parquet": first, "more/a.parquet": second, "val.parquet": second})
     hub.xet = True  # must not be used: the client would wait minutes for it
-    files = {"train": ["data/z.parquet", "more/a.parquet"], "validation": ["val.parquet"]}
+    files = {"train": ["z.parquet", "more/a.parquet"], "validation": ["val.parquet"]}
     section = hub_fetch(revision="main", files=files)
 
     (answer,) = run(hub, tmp_path / "hf", ["fetch", section, f"{tmp_path}/raw"])
 
-    assert fetched(tmp_path / "raw") == {
+    assert files_below(tmp_path / "raw") == {
         "train/0000-z.parquet": first,
         "train/0001-a.parquet": second,
         "validation/0000-val.parquet": second,
@@ -115,43 +108,33 @@ def test_a_branch_is_resolved_and_its_files_arrive(hub, tmp_path):
         "utf8_bytes": 5,
         "dropped_rows": {"null": 1, "empty": 1},
     }
-
-
-def test_the_documents_of_several_files_are_in_the_listed_order(hub, tmp_path):
-    texts = {"z.parquet": "first", "a.parquet": "second", "m.parquet": "third"}
-    hub.add("datasets", "o/n", A, {path: parquet_bytes(text=[text]) for path, text in texts.items()})
-    section = hub_fetch(files={"train": list(texts)})
-
-    (answer,) = run(hub, tmp_path / "hf", ["fetch", section, f"{tmp_path}/raw"])
-
-    part = Part("s", "train", tmp_path / "raw", answer["value"], Slice("train", 0, None))
+    part = Part("s", "train", tmp_path / "raw", manifest, Slice("train", 0, None))
     batches = [batch.column(0).to_pylist() for batch, _ in part.rows()]
-    assert batches == [["first"], ["second"], ["third"]]
+    assert batches == [["b"], ["aé", "c"]], "the documents are in the listed order"
 
 
 CONTENT = parquet_bytes(text=[hashlib.sha256(b"%d" % i).hexdigest() for i in range(2000)])  # 140 kB, not compressible
 
 
-@pytest.mark.parametrize(
-    ("path", "digest"),
-    [
-        pytest.param("data/x.parquet", hashlib.sha256(CONTENT).hexdigest(), id="known by SHA-256"),
-        pytest.param("tokenizer.json", git_sha1(CONTENT), id="known by the SHA-1 of git"),
-    ],
-)
-def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path, path, digest):
-    hub.add("datasets", "o/n", A, {path: CONTENT})
-    hub.corrupt(path, times=2)
-    step = ["download", "o/n", A, path, "dataset"]
+def test_a_wrong_byte_never_enters_the_cache(hub, tmp_path):
+    digests = {"data/x.parquet": hashlib.sha256(CONTENT).hexdigest(), "tokenizer.json": git_sha1(CONTENT)}
+    hub.add("datasets", "o/n", A, dict.fromkeys(digests, CONTENT))
+    steps = []
+    for path in digests:
+        hub.corrupt(path, times=2)
+        steps += [["download", "o/n", A, path, "dataset"]] * 3
 
-    *wrong, right = run(hub, tmp_path / "hf", step, step, step)
+    answers = run(hub, tmp_path / "hf", *steps)
 
-    for answer in wrong:
-        assert answer["exit"] == 4
-        assert f"o/n: {path}" in answer["error"]
-        assert f"it must be {digest}" in answer["error"]
-    assert right["exit"] == 0
-    assert Path(right["value"]).read_bytes() == CONTENT
+    for path, digest in digests.items():
+        *wrong, right = answers[:3]
+        del answers[:3]
+        for answer in wrong:
+            assert answer["exit"] == 4
+            assert f"o/n: {path}" in answer["error"]
+            assert f"it must be {digest}" in answer["error"]
+        assert right["exit"] == 0
+        assert Path(right["value"]).read_bytes() == CONTENT
 
 
 def set_fetch(**changes) -> dict:
@@ -172,37 +155,28 @@ def json_lines(word: str) -> bytes:
     return "\n".join(rows).encode() + b"\n"
 
 
-def test_a_dataset_of_json_lines_becomes_parquet(hub, tmp_path):
-    hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old"), "README.md": b"---\nlicense: mit\n---\n"})
-
-    (answer,) = run(hub, tmp_path / "hf", ["fetch", set_fetch(revision="main"), f"{tmp_path}/raw"])
-
-    train = pq.read_table(tmp_path / "raw" / "train")
-    validation = pq.read_table(tmp_path / "raw" / "validation")
-    assert train.to_pydict() == {"text": [f"old {i}" for i in range(18)]}
-    assert validation.to_pydict() == {"text": ["old 18", "old 19"]}
-    manifest = answer["value"]
-    assert (manifest["commit"], manifest["revision"], manifest["column"]) == (A, "main", "text")
-    assert manifest["splits"]["train"]["documents"] == 18
-
-
-def test_a_commit_that_the_hub_does_not_give_is_not_replaced_by_one_in_the_cache(hub, tmp_path):
-    """`datasets` alone would return the rows of A."""
-    hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old")})
+def test_a_dataset_of_json_lines_becomes_parquet_of_its_commit_alone(hub, tmp_path):
+    """Without the Hub, `datasets` alone would return the cached rows of A for B."""
+    readme = b"---\nlicense: mit\n---\n"
     hub.add("datasets", "o/j", B, {"train.jsonl": json_lines("new")})
+    hub.add("datasets", "o/j", A, {"train.jsonl": json_lines("old"), "README.md": readme})
     hub.fail(f"revision/{B}", 500)
 
     old, new = run(
         hub,
         tmp_path / "hf",
-        ["fetch", set_fetch(revision=A), f"{tmp_path}/old"],
+        ["fetch", set_fetch(revision="main"), f"{tmp_path}/old"],
         ["fetch", set_fetch(revision=B), f"{tmp_path}/new"],
     )
 
-    assert old["exit"] == 0
+    assert pq.read_table(tmp_path / "old" / "train").to_pydict() == {"text": [f"old {i}" for i in range(18)]}
+    assert pq.read_table(tmp_path / "old" / "validation").to_pydict() == {"text": ["old 18", "old 19"]}
+    manifest = old["value"]
+    assert (manifest["commit"], manifest["revision"], manifest["column"]) == (A, "main", "text")
+    assert manifest["splits"]["train"]["documents"] == 18
     assert new["exit"] == 5
     assert B in new["error"]
-    assert fetched(tmp_path / "new") == {}
+    assert files_below(tmp_path / "new") == {}
 
 
 def test_each_fault_of_a_dataset_gives_one_sentence(hub, tmp_path):

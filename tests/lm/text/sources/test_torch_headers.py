@@ -22,22 +22,21 @@ from support import ROOT
 FETCH = read_section(ROOT / "sources.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
 
 
-def test_the_installed_headers_are_the_pinned_ones(tmp_path):
-    manifest = fetch_torch_headers(FETCH, tmp_path)
-
-    train = manifest["splits"]["train"]
-    validation = manifest["splits"]["validation"]
-    assert train["documents"] + validation["documents"] == 1746
-    assert train["utf8_bytes"] + validation["utf8_bytes"] == 11_091_945
-    assert validation["documents"] == 97
-    assert validation["characters"] == 1_665_244
+@pytest.fixture(scope="module")
+def pinned(tmp_path_factory) -> tuple[dict, list[str], list[str]]:
+    """The manifest of the default corpus, its texts for training and for validation."""
+    folder = tmp_path_factory.mktemp("pinned")
+    manifest = fetch_torch_headers(FETCH, folder)
+    return manifest, texts_of(folder, "train"), texts_of(folder, "validation")
 
 
-def test_the_installed_headers_are_split_by_clusters_and_sorted_by_hash(tmp_path):
-    fetch_torch_headers(FETCH, tmp_path)
+def test_the_installed_headers_are_split_by_clusters_and_sorted_by_hash(pinned):
+    manifest, train, validation = pinned
 
-    train = texts_of(tmp_path, "train")
-    validation = texts_of(tmp_path, "validation")
+    assert len(train) == manifest["splits"]["train"]["documents"] == 1649
+    assert len(validation) == manifest["splits"]["validation"]["documents"] == 97
+    assert sum(entry["utf8_bytes"] for entry in manifest["splits"].values()) == 11_091_945
+    assert manifest["splits"]["validation"]["characters"] == 1_665_244
     for texts in (train, validation):
         digests = [hashlib.sha256(text.encode()).digest() for text in texts]
         assert digests == sorted(digests)
@@ -45,19 +44,17 @@ def test_the_installed_headers_are_split_by_clusters_and_sorted_by_hash(tmp_path
     assert set(clusters[: len(train)]).isdisjoint(clusters[len(train) :])
 
 
-def test_a_test_split_is_taken_from_the_training_text(tmp_path):
+def test_a_test_split_is_taken_from_the_training_text(pinned, tmp_path):
+    _, train, validation = pinned
     split = dataclasses.replace(FETCH.split, test_documents=30)
     with_test = dataclasses.replace(FETCH, split=split)
 
-    fetch_torch_headers(FETCH, tmp_path / "without")
-    manifest = fetch_torch_headers(with_test, tmp_path / "with")
+    fetch_torch_headers(with_test, tmp_path)
 
-    assert manifest["splits"]["test"]["documents"] == 30
-    validation = texts_of(tmp_path / "with", "validation")
-    assert validation == texts_of(tmp_path / "without", "validation")
-    test = set(texts_of(tmp_path / "with", "test"))
-    train_without = texts_of(tmp_path / "without", "train")
-    assert texts_of(tmp_path / "with", "train") == [text for text in train_without if text not in test]
+    test = texts_of(tmp_path, "test")
+    assert len(test) == 30
+    assert texts_of(tmp_path, "validation") == validation
+    assert texts_of(tmp_path, "train") == [text for text in train if text not in set(test)]
 
 
 def texts_of(folder: Path, split: str) -> list[str]:
@@ -160,21 +157,14 @@ def test_a_version_that_pip_cannot_find_is_named_with_what_pip_said(index_with_o
     assert "No matching distribution found for torch==0.0.2" in capfd.readouterr().err
 
 
-def check_wheel_is_refused(path: Path, folder: Path) -> None:
-    fetch = dataclasses.replace(OTHER, wheel=str(path))
-    with pytest.raises(DataError, match=f"torch_headers.fetch.wheel: {path} is not a whole wheel"):
-        fetch_torch_headers(fetch, folder)
+def test_a_wheel_that_is_missing_or_cut_is_refused(tmp_path):
+    cut = write_wheel(tmp_path)
+    cut.write_bytes(cut.read_bytes()[:-100])
 
-
-def test_a_missing_wheel_is_refused(tmp_path):
-    check_wheel_is_refused(tmp_path / "none.whl", tmp_path / "out")
-
-
-def test_a_wheel_that_is_cut_is_refused(tmp_path):
-    wheel = write_wheel(tmp_path)
-    wheel.write_bytes(wheel.read_bytes()[:-100])
-
-    check_wheel_is_refused(wheel, tmp_path / "out")
+    for path in (tmp_path / "none.whl", cut):
+        fetch = dataclasses.replace(OTHER, wheel=str(path))
+        with pytest.raises(DataError, match=f"torch_headers.fetch.wheel: {path} is not a whole wheel"):
+            fetch_torch_headers(fetch, tmp_path / "out")
 
 
 def test_headers_that_differ_between_wheels_are_left_out():
@@ -197,9 +187,3 @@ def test_headers_that_differ_between_wheels_are_left_out():
     found = dict(read_headers(kept | dropped))
 
     assert found == {name: content.decode() for name, content in kept.items()}
-
-
-def test_line_ends_of_headers_become_those_of_unix():
-    found = dict(read_headers({"c10/core/A.h": b"// a\r\nint x;"}))
-
-    assert found == {"c10/core/A.h": "// a\nint x;"}
