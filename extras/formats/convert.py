@@ -38,7 +38,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--tokenizer", type=Path, help="folder of the tokenizer that made IN; only needed if IN has no sidecar")
     add("--row_length", type=int, help=".npy: tokens per row of a 2-D array (default: 1-D)")
     add("--seq_len", type=int, help="dumps: tokens per sample (required)")
-    add("--input_pad_token", type=int, help="id of the padding in IN, only needed if IN does not record it; -1: none")
+    add("--input_pad_token", type=int, help="id of the padding in dumps of other programs; -1: none")
     return parser.parse_args(argv)
 
 
@@ -69,16 +69,19 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 
 def open_input(args: argparse.Namespace) -> Stream:
-    """Return IN's stream; raise ParamsError if --input_pad_token repeats what IN records, or is missing."""
+    """Return IN's stream; raise ParamsError if --input_pad_token is missing, or given where no dumps of others are."""
     in_format = format_of(args.input)
     pad_token = args.input_pad_token
     if in_format == ".bin":
         stream = bin_stream(args.input)
+    elif in_format == ".npy":
+        stream = npy_stream(args.input)
     else:
-        stream = (npy_stream if in_format == ".npy" else dumps_stream)(args.input, pad_token)
-    if pad_token is not None and stream.meta is not None:
-        raise ParamsError(f"{args.input}: --input_pad_token must be left out, because the file has a record of it")
-    if in_format == "dumps" and stream.meta is None and pad_token is None:
+        stream = dumps_stream(args.input, pad_token)
+    is_of_others = in_format == "dumps" and stream.meta is None
+    if pad_token is not None and not is_of_others:
+        raise ParamsError(f"{args.input}: --input_pad_token is only for dumps of other programs; leave it out")
+    if pad_token is None and is_of_others:
         raise ParamsError(
             f"{args.input} does not name its padding token; give --input_pad_token (the --pad_token of "
             "the original script, 32014 by default), or -1 if nothing is padded"

@@ -25,9 +25,9 @@ class NpyTokensDataset(Dataset):
     """Windows (x, y) of a memory-mapped .npy: (seq_len,) int64 each, y is x shifted by one token.
 
     path: (N,) or (R, L) ids of any integer dtype; no window crosses from one row into the next.
-    Item i is the window that begins `stride` (None: seq_len) tokens after item i - 1; stride 1 gives every window.
-    With a `seed`, items are random: every window (stride None: stride 1) once, then every window again in
-    another order. `length` is the number of items, so make it as long as the run. The order depends on NumPy's version.
+    Item i is the window that begins seq_len tokens after item i - 1. With a `seed`, items are random: every window once,
+    from every token on, then every window again in another order. `length` is the number of items, so make it as long
+    as the run. The order depends on NumPy's version.
     If a sidecar says that the last row is padded, targets in the padding are IGNORED.
 
     Raises ParamsError for wrong arguments, DataError if no window fits, IntegrityError as open_npy does.
@@ -38,11 +38,10 @@ class NpyTokensDataset(Dataset):
         path: Path | str,
         seq_len: int,
         *,
-        stride: int | None = None,
         seed: int | None = None,
         length: int | None = None,
     ):
-        for name, value in (("seq_len", seq_len), ("stride", stride), ("length", length)):
+        for name, value in (("seq_len", seq_len), ("length", length)):
             if value is not None and value < 1:
                 raise ParamsError(f"{name} is {value}; it must be at least 1")
         if length is not None and seed is None:
@@ -51,7 +50,7 @@ class NpyTokensDataset(Dataset):
         self.seq_len = seq_len
         self.seed = seed
         self.length = length
-        self.stride = stride if stride is not None else seq_len if seed is None else 1
+        self.stride = seq_len if seed is None else 1
         ids = open_npy(Path(path))
         self.num_tokens = count_tokens(Path(path), ids)
         ids = np.atleast_2d(np.asarray(ids))
@@ -68,7 +67,7 @@ class NpyTokensDataset(Dataset):
             raise DataError(f"{path}: holds {self.num_tokens} token; a window needs a target too")
 
     def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("path", "seq_len", "stride", "seed", "length")}
+        return {name: getattr(self, name) for name in ("path", "seq_len", "seed", "length")}
 
     def __setstate__(self, arguments: dict) -> None:
         self.__init__(**arguments)
@@ -103,7 +102,7 @@ class NpyTokensDataset(Dataset):
         one part is all that is in memory: 4 bytes for each seq_len tokens of the file.
         """
         number, place = divmod(index, self.num_windows)
-        num_parts = min(self.num_windows, -(-self.seq_len // self.stride))
+        num_parts = min(self.num_windows, self.seq_len)
         # The parts in random order: the one of offset r has the windows r, r + num_parts, r + 2·num_parts, …
         offsets = shuffled(num_parts, self.seed, number * (num_parts + 1)).astype(np.int64)
         sizes = -(-(self.num_windows - offsets) // num_parts)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from extras.formats.stream import BLOCK_TOKENS, Stream, padding_of, unpadded
-from lm.core.errors import DataError, IntegrityError, ParamsError, UserError, names_file
+from extras.formats.stream import BLOCK_TOKENS, Stream
+from lm.core.errors import DataError, IntegrityError, UserError, names_file
 from lm.core.files import atomic_write, read_json, write_json
 from lm.tokens.tokenfile import DTYPES
 
@@ -55,26 +55,21 @@ def count_tokens(path: Path, ids: np.ndarray) -> int:
     return num_tokens
 
 
-def npy_stream(path: Path, pad_token: int | None = None) -> Stream:
-    """Return the stream of X.npy; `pad_token` (None: none) pads the ends of rows in a file without a sidecar."""
+def npy_stream(path: Path) -> Stream:
+    """Return the stream of X.npy: its rows one after the other, without the padding that a sidecar records."""
     ids = open_npy(path)
     num_tokens = count_tokens(path, ids)
-    has_sidecar = npy_sidecar_path(path).exists()
     num_rows, row_length = ids.shape if ids.ndim == 2 else (ids.size, 1)
-    if pad_token is not None and (has_sidecar or ids.ndim == 1):
-        raise ParamsError(f"{path}: a padding id is only for 2-D files without a sidecar; leave it out")
 
     def blocks() -> Iterator[np.ndarray]:
         rows_per_block = max(1, BLOCK_TOKENS // row_length)
         for start in range(0, num_rows, rows_per_block):
             # Mapped again for each block, so that memory that was read does not stay resident.
             rows = open_npy(path)[start : start + rows_per_block].reshape(-1, row_length)
-            if pad_token is not None:
-                yield unpadded(rows, padding_of(rows, pad_token))
-            else:
-                yield rows.reshape(-1)[: num_tokens - start * row_length]
+            yield rows.reshape(-1)[: num_tokens - start * row_length]
 
-    return Stream(path, blocks, read_json(npy_sidecar_path(path)) if has_sidecar else None)
+    sidecar = npy_sidecar_path(path)
+    return Stream(path, blocks, read_json(sidecar) if sidecar.exists() else None)
 
 
 def write_npy(path: Path, chunks: Iterable[np.ndarray], meta: dict, row_length: int | None) -> int:

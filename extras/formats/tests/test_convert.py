@@ -11,7 +11,6 @@ from extras.formats.dumps import PROVENANCE
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_tokenizer, open_tokens, write_tokens
-from lm.tokens.windows import TokenWindows
 from support.damage import replaced_by
 from support.dump_cases import write_foreign
 from support.refusal import files_below, refused
@@ -103,9 +102,7 @@ def small_blocks(monkeypatch):
     [
         ("uint16", "b.npy", []),
         ("uint32", "b.npy", ["--row_length", 8]),
-        ("uint16", "b.npy", ["--row_length", 7]),
         ("uint16", "b", ["--seq_len", 7]),
-        ("uint32", "b", ["--seq_len", 7]),
     ],
 )
 def test_a_round_trip_gives_the_same_bytes_and_sidecar(tmp_path, run, tokenizer, dtype, num_tokens, name, options):
@@ -118,27 +115,16 @@ def test_a_round_trip_gives_the_same_bytes_and_sidecar(tmp_path, run, tokenizer,
     assert contents(tmp_path / "c.json") == contents(tmp_path / "a.json")
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("shape", "dtype", "order"),
     [
-        ("b.npy", ["--row_length", 7]),
-        ("b", ["--seq_len", 7]),
+        ((60,), "int32", "C"),
+        ((6, 10), ">i8", "F"),
+        ((60, 1), "int32", "C"),
+        ((1, 60), ">i8", "C"),
     ],
 )
-def test_the_same_conversion_gives_the_same_bytes(tmp_path, run, tokenizer, name, options):
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(65))
-
-    run("a.bin", name, *options)
-    first = contents(tmp_path / name)
-    run("a.bin", name, *options)
-
-    assert contents(tmp_path / name) == first
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["int32", ">i8"])
-@pytest.mark.parametrize("shape", [(60,), (6, 10), (60, 1), (1, 60)])
 def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, shape, dtype, order):
     ids = stream_ids(60)
     array = ids.astype(dtype).reshape(shape)
@@ -149,31 +135,20 @@ def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, shape, dty
     assert ids_of(tmp_path / "b.bin") == ids.tolist()
 
 
-@pytest.fixture
-def from_foreign_npy(tmp_path, run, tokenizer):
-    """The token file of TEXTS, converted from an array without a sidecar."""
+def test_a_created_sidecar_has_the_counts_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
     ids, _ = tokenizer.encode_documents(TEXTS)
     np.save(tmp_path / "a.npy", ids.astype(np.int64))
+
     run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
-    return open_tokens(tmp_path / "b.bin")
 
-
-def test_a_created_sidecar_has_the_counts_of_tokenizing(from_foreign_npy, tokenizer):
-    meta = from_foreign_npy.meta
-
+    tokens = open_tokens(tmp_path / "b.bin")
+    check_tokenizer(tokens, tokenizer.sha256)
+    meta = tokens.meta
     assert meta["documents"] == len(TEXTS)
     assert meta["characters"] == sum(len(text) for text in TEXTS)
     assert meta["utf8_bytes"] == sum(len(text.encode()) for text in TEXTS)
     assert meta["tokenizer"] == tokenizer.sidecar_entry()
     assert meta["slice"] is None
-
-
-def test_training_accepts_a_converted_file(from_foreign_npy, tokenizer):
-    check_tokenizer(from_foreign_npy, tokenizer.sha256)
-    x, y = TokenWindows(from_foreign_npy.ids, 16, 2, seed=1).batch(0)
-
-    assert x.shape == (2, 16)
-    assert np.array_equal(x[:, 1:], y[:, :-1])
 
 
 @pytest.mark.parametrize(
@@ -194,25 +169,17 @@ def test_a_last_document_without_its_end_counts(tmp_path, run, tokenizer, more_t
     assert open_tokens(tmp_path / "b.bin").meta["documents"] == documents
 
 
-def test_the_last_row_of_a_npy_is_padded_with_ends_of_text(tmp_path, run, tokenizer):
+@pytest.mark.parametrize(("name", "option"), [("b.npy", "--row_length"), ("b", "--seq_len")])
+def test_the_last_row_is_padded_with_ends_of_text(tmp_path, run, tokenizer, name, option):
     write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
 
-    line = run("a.bin", "b.npy", "--row_length", 4)
+    line = run("a.bin", name, option, 4)
 
     assert "5 tokens" in line
     assert "3 of padding" in line
-    assert np.load(tmp_path / "b.npy").tolist() == [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
-
-
-def test_the_last_sample_of_dumps_is_padded_with_ends_of_text(tmp_path, run, tokenizer):
-    write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
-
-    line = run("a.bin", "b", "--seq_len", 4)
-
-    assert "5 tokens" in line
-    assert "3 of padding" in line
-    dump = (tmp_path / "b" / "dump-0.pkl").read_bytes()
-    assert pickle.loads(dump) == [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
+    path = tmp_path / name
+    rows = np.load(path).tolist() if path.is_file() else pickle.loads((path / "dump-0.pkl").read_bytes())
+    assert rows == [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
 
 
 @pytest.mark.parametrize(
@@ -222,43 +189,20 @@ def test_the_last_sample_of_dumps_is_padded_with_ends_of_text(tmp_path, run, tok
         (-1, [1, 2, 9, 9, 9, 3, 4, 5, 6, 7, 8, 9]),
     ],
 )
-@pytest.mark.parametrize("source", ["a", "a.npy"])
-def test_padding_of_foreign_files_is_removed_only_if_it_is_named(tmp_path, run, tokenizer, source, pad_token, ids):
-    rows = [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]]
-    write_foreign(tmp_path / "a", rows)
-    np.save(tmp_path / "a.npy", np.array(rows))
+def test_padding_of_foreign_dumps_is_removed_only_if_it_is_named(tmp_path, run, tokenizer, pad_token, ids):
+    write_foreign(tmp_path / "a", [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]])
 
-    run(source, "b.bin", "--tokenizer", tokenizer.folder, "--input_pad_token", pad_token)
+    run("a", "b.bin", "--tokenizer", tokenizer.folder, "--input_pad_token", pad_token)
 
     assert ids_of(tmp_path / "b.bin") == ids
 
 
-def test_foreign_dumps_need_their_padding_named(tmp_path, refuse, tokenizer):
-    write_foreign(tmp_path / "a", [[1, 2, 9, 9]])
-
-    refuse(["a", "b.bin", "--tokenizer", tokenizer.folder], 2, "a ", "--input_pad_token")
-
-
-def test_a_one_dimensional_npy_has_no_padding_to_name(tmp_path, refuse, tokenizer):
-    np.save(tmp_path / "flat.npy", np.array([1, 9, 9, 2]))
-
-    arguments = ["flat.npy", "b.bin", "--tokenizer", tokenizer.folder, "--input_pad_token", 9]
-
-    refuse(arguments, 2, "flat.npy", "2-D")
-
-
-@pytest.mark.parametrize("source", ["a.bin", "own"])
-def test_recorded_padding_is_not_named_again(tmp_path, run, refuse, tokenizer, source):
+@pytest.fixture
+def folder_of_mistakes(tmp_path, run, tokenizer):
+    """A token file and its dumps, an array without a sidecar, dumps of another program, a folder that holds none."""
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
     run("a.bin", "own", "--seq_len", 4)
-
-    refuse([source, "b.npy", "--input_pad_token", 9], 2, source, "--input_pad_token", "left out")
-
-
-@pytest.fixture
-def folder_of_mistakes(tmp_path, tokenizer):
-    """A token file, an array without a sidecar, a folder that holds no dumps."""
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
+    write_foreign(tmp_path / "theirs", [[1, 2, 9, 9]])
     np.save(tmp_path / "bare.npy", np.arange(9))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
@@ -277,6 +221,9 @@ def folder_of_mistakes(tmp_path, tokenizer):
         (["a.bin", "full", "--seq_len", "4"], 2, ["full", "thesis.txt", "another folder"]),
         (["full", "b.bin"], 4, ["full", "dump-meta_data.json"]),
         (["bare.npy", "b.bin"], 2, ["bare.npy", "--tokenizer"]),
+        (["theirs", "b.bin"], 2, ["theirs", "--input_pad_token"]),
+        (["bare.npy", "b.bin", "--input_pad_token", "9"], 2, ["bare.npy", "--input_pad_token", "leave it out"]),
+        (["own", "b.npy", "--input_pad_token", "9"], 2, ["own", "--input_pad_token", "leave it out"]),
     ],
 )
 def test_mistakes_give_one_sentence_and_leave_no_file(folder_of_mistakes, refuse, arguments, code, parts):

@@ -10,7 +10,7 @@ import pytest
 from extras.formats.datasets import NpyTokensDataset, PickledTrainerDataset
 from extras.formats.dumps import META
 from lm.core.errors import IntegrityError
-from support.damage import empty, extend, remove, replaced_by, truncate
+from support.damage import empty, extend, remove, truncate
 from support.dump_cases import T, write_foreign
 
 
@@ -37,20 +37,12 @@ def test_objects_in_a_npy_never_run(tmp_path):
     assert marker.exists(), "the payload works"
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.zeros((2, 3, 4), int),
-        np.zeros(9, float),
-        np.zeros(9, bool),
-        np.array(["1", "2"]),
-    ],
-)
-def test_a_npy_of_anything_other_than_ids_is_refused(tmp_path, array):
-    np.save(tmp_path / "a.npy", array)
+def test_a_npy_of_anything_other_than_ids_is_refused(tmp_path):
+    for array in (np.zeros((2, 3, 4), int), np.zeros(9, float), np.zeros(9, bool), np.array(["1", "2"])):
+        np.save(tmp_path / "a.npy", array)
 
-    with pytest.raises(IntegrityError, match=r"a\.npy"):
-        NpyTokensDataset(tmp_path / "a.npy", T)
+        with pytest.raises(IntegrityError, match=r"a\.npy"):
+            NpyTokensDataset(tmp_path / "a.npy", T)
 
 
 def flip_first_byte(path):
@@ -58,15 +50,18 @@ def flip_first_byte(path):
     path.write_bytes(b"\xff" + content[1:])
 
 
-@pytest.mark.parametrize("damage", [empty, truncate, extend, flip_first_byte, replaced_by(b"junk" * 99)])
-def test_a_damaged_npy_is_refused(tmp_path, damage):
-    path = tmp_path / "a.npy"
-    np.save(path, np.arange(1000))
-
-    damage(path)
+@pytest.mark.parametrize("damage", [empty, truncate, extend, flip_first_byte])
+def test_a_damaged_file_is_refused(tmp_path, damage):
+    array = tmp_path / "a.npy"
+    np.save(array, np.arange(1000))
+    dump = write_foreign(tmp_path / "a", [[i, i + 300] for i in range(200)]) / "dump-0.pkl"
+    damage(array)
+    damage(dump)
 
     with pytest.raises(IntegrityError, match=r"a\.npy"):
-        NpyTokensDataset(path, T)
+        NpyTokensDataset(array, T)
+    with pytest.raises(IntegrityError, match=r"dump-0\.pkl"):
+        PickledTrainerDataset(dump.parent)
 
 
 def hostile_pickle(kind, marker):
@@ -79,7 +74,8 @@ def hostile_pickle(kind, marker):
 @pytest.mark.parametrize(
     "kind",
     [
-        *range(pickle.HIGHEST_PROTOCOL + 1),
+        0,
+        pickle.HIGHEST_PROTOCOL,
         b"(S'%s'\nios\nmkdir\n.",
         b"(cos\nmkdir\nS'%s'\no.",
     ],
@@ -98,42 +94,15 @@ def test_a_hostile_dump_never_runs(tmp_path, kind):
     assert marker.exists(), "the payload works"
 
 
-@pytest.fixture
-def dump(tmp_path):
-    """The only dump of a folder, of 200 samples of two tokens."""
-    samples = [[i, i + 300] for i in range(200)]
-    return write_foreign(tmp_path / "a", samples) / "dump-0.pkl"
+def test_a_dump_of_anything_other_than_samples_is_refused(tmp_path):
+    dump = write_foreign(tmp_path / "a", [[1, 2]]) / "dump-0.pkl"
+    no_ids = [[1.5, 2.0]], [["1", "2"]], [[True, False]], [[-1, 2]], [[2**32, 1]], [[None, 1]]
+    no_samples = [1, 2], [], [[1, 2], [3]], {"a": [1]}, 5
+    for content in [*no_ids, *no_samples]:
+        dump.write_bytes(pickle.dumps(content))
 
-
-@pytest.mark.parametrize("damage", [empty, truncate, extend, flip_first_byte])
-def test_a_damaged_dump_is_refused(dump, damage):
-    damage(dump)
-
-    with pytest.raises(IntegrityError, match=r"dump-0\.pkl"):
-        PickledTrainerDataset(dump.parent)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        [[1.5, 2.0]],
-        [["1", "2"]],
-        [[True, False]],
-        [1, 2],
-        [],
-        [[1, 2], [3]],
-        [[-1, 2]],
-        [[2**32, 1]],
-        [[None, 1]],
-        {"a": [1]},
-        5,
-    ],
-)
-def test_a_dump_of_anything_other_than_samples_is_refused(dump, content):
-    dump.write_bytes(pickle.dumps(content))
-
-    with pytest.raises(IntegrityError, match=r"dump-0\.pkl"):
-        PickledTrainerDataset(dump.parent)
+        with pytest.raises(IntegrityError, match=r"dump-0\.pkl"):
+            PickledTrainerDataset(dump.parent)
 
 
 @pytest.fixture
