@@ -25,8 +25,8 @@ class NpyTokensDataset(Dataset):
     """Windows (x, y) of a memory-mapped .npy: (seq_len,) int64 each, y is x shifted by one token.
 
     path: (N,) or (R, L) ids of any integer dtype; no window crosses from one row into the next.
-    Item i is the window that begins seq_len tokens after item i - 1. With a `seed`, items are random: every window once,
-    from every token on, then every window again in another order. `length` is the number of items, so make it as long
+    Item i is the window that begins seq_len tokens after item i - 1. With a `seed`, items are random: every window,
+    from each token on, comes once, then every window again in another order. `length` is the number of items, so make it as long
     as the run. The order depends on NumPy's version.
     If a sidecar says that the last row is padded, targets in the padding are IGNORED.
 

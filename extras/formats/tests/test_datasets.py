@@ -68,28 +68,30 @@ def starts_of(dataset):
     return [window[0] for window in inputs_of(dataset)]
 
 
-NUM_WINDOWS = 36
+NUM_TOKENS = 40
 
 
 @pytest.fixture
 def forty_tokens(tmp_path):
-    """A file of the ids 0 to 39, of NUM_WINDOWS windows."""
-    return save(tmp_path / "a.npy", np.arange(NUM_WINDOWS + T))
+    """A file of the ids 0 to 39."""
+    return save(tmp_path / "a.npy", np.arange(NUM_TOKENS))
 
 
-def test_random_windows_come_once_each_and_then_in_another_order(forty_tokens):
-    dataset = NpyTokensDataset(forty_tokens, T, seed=3, length=3 * NUM_WINDOWS)
+@pytest.mark.parametrize("seq_len", [T, 1])
+def test_random_windows_come_once_each_and_then_in_another_order(forty_tokens, seq_len):
+    num_windows = NUM_TOKENS - seq_len
+    dataset = NpyTokensDataset(forty_tokens, seq_len, seed=3, length=3 * num_windows)
 
     starts = starts_of(dataset)
 
-    epochs = [starts[i : i + NUM_WINDOWS] for i in range(0, len(starts), NUM_WINDOWS)]
-    in_order = list(range(NUM_WINDOWS))
+    epochs = [starts[i : i + num_windows] for i in range(0, len(starts), num_windows)]
+    in_order = list(range(num_windows))
     for epoch in epochs:
         assert sorted(epoch) == in_order
     assert epochs[0] != in_order
     assert epochs[0] != epochs[1]
     assert epochs[1] != epochs[2]
-    assert starts_of(NpyTokensDataset(forty_tokens, T, seed=4, length=NUM_WINDOWS)) != epochs[0]
+    assert starts_of(NpyTokensDataset(forty_tokens, seq_len, seed=4, length=num_windows)) != epochs[0]
 
 
 @pytest.mark.parametrize(
