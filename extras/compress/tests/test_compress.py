@@ -156,7 +156,7 @@ def test_weights_do_not_depend_on_what_is_computed_with_them(trained, hidden):
 # The same bytes come back
 
 
-@pytest.mark.parametrize("text", [TEXT, "a", "two words", "a" * 99], ids=["fuzzed", "letter", "short", "run"])
+@pytest.mark.parametrize("text", [TEXT, "a", "a" * 99], ids=["fuzzed", "letter", "run"])
 def test_a_text_comes_back(run, text):
     Path("text").write_bytes(text.encode())
 
@@ -172,22 +172,12 @@ def test_a_token_file_of_several_documents_comes_back(run, trained, models, dtyp
     ids = open_tokens("tokens.bin").ids
     assert np.count_nonzero(ids == trained.tokenizer.eot_id) == 5
     assert len(ids) > 3 * SEQ_LEN
-    write_ids(Path("wide.bin"), ids, trained.tokenizer, dtype)
+    write_ids(Path("wide.bin"), ids[:-1], trained.tokenizer, dtype)  # which ends within a document
 
     run(compress, "wide.bin", "small", "--models", models)
     run(decompress, "small", "again.bin", "--models", models)
 
     assert bytes_of("again.bin") == bytes_of("wide.bin")
-
-
-def test_a_token_file_may_end_within_a_document(run, trained):
-    ids = open_tokens("tokens.bin").ids
-    write_ids(Path("cut.bin"), ids[:-1], trained.tokenizer)
-
-    run(compress, "cut.bin", "small")
-    run(decompress, "small", "again.bin")
-
-    assert bytes_of("again.bin") == bytes_of("cut.bin")
 
 
 def test_a_model_that_keeps_to_documents_gives_other_bytes(run):
@@ -240,33 +230,18 @@ def stride_of(path) -> int:
     return header.stride
 
 
-def test_each_window_may_have_one_new_token(run, trained):
-    set_stride_fraction(1 / SEQ_LEN)
+def test_params_decide_the_windows_when_compressing_and_the_header_when_decompressing(run, trained, compressed):
     few_ids = open_tokens("tokens.bin").ids[3 : SEQ_LEN + 8]
     write_ids(Path("few.bin"), few_ids, trained.tokenizer)
+    set_stride_fraction(1 / SEQ_LEN)
 
     run(compress, "few.bin", "small")
+    Path("params.yaml").unlink()
     run(decompress, "small", "again.bin")
 
+    assert stride_of(compressed) == STRIDE
     assert stride_of("small") == 1
     assert bytes_of("again.bin") == bytes_of("few.bin")
-
-
-def test_params_decide_the_windows_when_compressing(run, compressed):
-    set_stride_fraction(0.25)
-
-    run(compress, "text", "finer")
-
-    assert stride_of(compressed) == STRIDE
-    assert stride_of("finer") == STRIDE // 2
-
-
-def test_decompressing_needs_no_params(run, compressed):
-    Path("params.yaml").unlink()
-
-    run(decompress, compressed, "back")
-
-    assert bytes_of("back") == bytes_of("text")
 
 
 # The size is the loss
@@ -298,37 +273,33 @@ def test_what_is_printed_follows_from_the_size(run, trained):
     assert f"{HEADER_BYTES} are the header" in printed
     assert f"{payload_bits / text_bytes:.4f} bits per byte" in printed
     assert f"{nats_per_token:.4f} nats per token over {len(ids):,} tokens" in printed
+    assert "too low" not in printed
 
 
-@pytest.mark.parametrize("changed_documents", [0, 1])
-def test_a_loss_that_is_too_low_is_warned_of(run, trained, changed_documents):
+def test_a_loss_that_is_too_low_is_warned_of(run, trained):
     meta = {
         "tokenizer": trained.tokenizer.sidecar_entry(),
         "documents": 5,
-        "round_trip": {"unknown_tokens": 0, "changed_documents": changed_documents},
+        "round_trip": {"unknown_tokens": 0, "changed_documents": 1},
     }
     write_tokens(Path("lossy.bin"), [open_tokens("tokens.bin").ids], "uint16", lambda: meta)
 
     printed = run(compress, "lossy.bin", "small")
 
-    assert ("bits per byte are too low" in printed) == (changed_documents > 0)
+    assert "too low" in printed
 
 
 # Refusals
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"caf\xe9", "text: byte 3 is not UTF-8"),
-        (b"", "text: contains no text"),
-    ],
-    ids=["latin-1", "empty"],
-)
-def test_what_is_not_a_text_is_rejected(reject, content, sentence):
-    Path("text").write_bytes(content)
+def test_what_is_not_a_text_is_rejected(reject, trained):
+    Path("latin").write_bytes(b"caf\xe9")
+    Path("empty").write_bytes(b"")
+    write_ids(Path("ends.bin"), np.full(5, trained.tokenizer.eot_id), trained.tokenizer)
 
-    reject(compress, ["text", "small"], 3, sentence)
+    reject(compress, ["latin", "small"], 3, "latin", "byte 3", "UTF-8")
+    reject(compress, ["empty", "small"], 3, "empty", "no text")
+    reject(compress, ["ends.bin", "small"], 3, "ends.bin", "no text")
 
 
 @pytest.fixture
@@ -339,25 +310,15 @@ def of_gemmas_kind() -> list[str]:
     return ["--models", "other", "--tokenizer", "gemma"]
 
 
-def test_a_text_that_the_tokenizer_loses_is_rejected(reject, of_gemmas_kind):
-    Path("text").write_text("a ▁")
-
-    reject(compress, ["text", "small", *of_gemmas_kind], 3, "text: the tokenizer does not give this text back")
-
-
-def test_another_text_of_such_a_tokenizer_comes_back(run, of_gemmas_kind):
+def test_a_text_that_the_tokenizer_loses_is_rejected_and_another_comes_back(run, reject, of_gemmas_kind):
+    Path("lost").write_text("a ▁")
     Path("text").write_text("the é 漢")
 
+    reject(compress, ["lost", "small", *of_gemmas_kind], 3, "lost: the tokenizer does not give this text back")
     run(compress, "text", "small", *of_gemmas_kind)
     run(decompress, "small", "back", *of_gemmas_kind)
 
     assert Path("back").read_text() == "the é 漢"
-
-
-def test_a_token_file_without_text_is_rejected(reject, trained):
-    write_ids(Path("ends.bin"), np.full(5, trained.tokenizer.eot_id), trained.tokenizer)
-
-    reject(compress, ["ends.bin", "small"], 3, "ends.bin", "no text")
 
 
 def test_a_token_outside_the_vocabulary_is_rejected(reject, trained):
@@ -389,17 +350,11 @@ def test_another_tokenizer_than_the_models_is_rejected(reject, tool, file):
 
 
 @pytest.mark.parametrize("tool", [compress, decompress])
-@pytest.mark.parametrize(
-    ("source", "target", "sentence"),
-    [
-        ("nothing", "out", "nothing: is not a file"),
-        ("data", "out", "data: is not a file"),
-        ("text", "data", "data: is a folder; name another output"),
-        ("text", "data/../text", "data/../text: is the input; name another output"),
-    ],
-)
-def test_wrong_paths_are_rejected(reject, tool, source, target, sentence):
-    reject(tool, [source, target], 2, sentence)
+def test_wrong_paths_are_rejected(reject, tool):
+    reject(tool, ["nothing", "out"], 2, "nothing")
+    reject(tool, ["data", "out"], 2, "data")
+    reject(tool, ["text", "data"], 2, "data", "another output")
+    reject(tool, ["text", "data/../text"], 2, "data/../text", "another output")
 
 
 def test_another_model_is_rejected(reject, trained, compressed):
@@ -408,50 +363,28 @@ def test_another_model_is_rejected(reject, trained, compressed):
     reject(decompress, [compressed, "back", "--models", "other"], 4, "text.rlmc", "with the weights")
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"", "was not written by `compress`"),
-        (b"PK\3\4", "was not written by `compress`"),
-        (b"RLMC", "must be 01"),
-        (b"RLMC\2\0", "has version 02; it must be 01"),
-    ],
-)
-def test_files_of_others_and_of_other_versions_are_rejected(reject, content, sentence):
-    Path("other.rlmc").write_bytes(content)
+def test_files_of_others_and_of_other_versions_are_rejected(reject):
+    found = {b"": "`compress`", b"PK\3\4": "`compress`", b"RLMC": "must be 01", b"RLMC\2\0": "version 02"}
+    for content, sentence in found.items():
+        Path("other.rlmc").write_bytes(content)
 
-    reject(decompress, ["other.rlmc", "back"], 4, "other.rlmc", sentence)
+        reject(decompress, ["other.rlmc", "back"], 4, "other.rlmc", sentence)
 
 
-LAST = -1
-HEADER_PLACES = [5, 6, 13, 14, 22, 30, 37]  # in each of its fields
-PLACES = [*HEADER_PLACES, HEADER_BYTES, LAST]
+IN_EACH_FIELD = [5, 6, 13, 14, 22, 30, 37]
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_changed_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch, place):
-    monkeypatch.setattr(decompress, "decode", None)
-    content = bytearray(compressed.read_bytes())
-    content[place] ^= 1
-    compressed.write_bytes(content)
-
-    reject(decompress, [compressed, "back"], 4, "text.rlmc", "truncated or changed")
-
-
-@pytest.mark.parametrize("length", [5, 20, HEADER_BYTES - 1, HEADER_BYTES, LAST])
-def test_a_truncated_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch, length):
+def test_a_changed_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch):
     monkeypatch.setattr(decompress, "decode", None)
     content = compressed.read_bytes()
-    compressed.write_bytes(content[:length])
+    damaged = [content[:length] for length in (5, 20, HEADER_BYTES - 1, HEADER_BYTES, -1)] + [content + b"\0"]
+    for place in (*IN_EACH_FIELD, HEADER_BYTES, len(content) - 1):
+        flipped = bytes([content[place] ^ 1])
+        damaged.append(content[:place] + flipped + content[place + 1 :])
 
-    reject(decompress, [compressed, "back"], 4, "text.rlmc", "truncated or changed")
-
-
-def test_a_longer_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch):
-    monkeypatch.setattr(decompress, "decode", None)
-    compressed.write_bytes(compressed.read_bytes() + b"\0")
-
-    reject(decompress, [compressed, "back"], 4, "text.rlmc", "truncated or changed")
+    for each in damaged:
+        compressed.write_bytes(each)
+        reject(decompress, [compressed, "back"], 4, "text.rlmc", "SHA-256")
 
 
 def test_a_result_with_other_bytes_is_rejected(reject, compressed, monkeypatch):
