@@ -66,13 +66,8 @@ def test_trained_bpe_gives_the_ids_of_tokenizers(bpe_folder, trained_by_tokenize
 
     expected = [encoding.ids for encoding in trained_by_tokenizers.encode_batch_fast(texts)]
     assert ids == expected
-
-
-def test_the_written_merges_are_those_of_tokenizers(bpe_folder, trained_by_tokenizers):
-    written = read_json(bpe_folder / "tokenizer.json")
-
-    expected = json.loads(trained_by_tokenizers.to_str())
-    assert written["model"]["merges"] == expected["model"]["merges"]
+    merges = read_json(bpe_folder / "tokenizer.json")["model"]["merges"]
+    assert merges == json.loads(trained_by_tokenizers.to_str())["model"]["merges"]
 
 
 def files_of(folder) -> dict[str, str]:
@@ -123,11 +118,7 @@ def test_merges_are_recovered_from_ranks():
         (b"b", b"c"),
         (b"ab", b"c"),
     ]
-
-
-def test_the_merges_of_training_are_recovered():
     ranks, merges = train_bpe([TRAINING], VOCAB_SIZE)
-
     assert recover_merges(ranks) == merges
 
 
@@ -344,30 +335,20 @@ def test_readers_of_transformers_4_know_the_names_of_an_imported_tokenizer(sourc
         assert again(text).input_ids[1:] == auto(text).input_ids[1:]
 
 
-@pytest.fixture
-def imported(bpe_folder, tmp_path, out):
-    """The trained tokenizer, imported from a repository whose eos token is not end-of-text."""
+def test_end_of_text_comes_before_eos(bpe_folder, tmp_path, out):
+    """In a tokenizer of a repository whose eos token is not end-of-text; its ids and bytes are the same."""
     copy = shutil.copytree(bpe_folder, tmp_path / "copy")
     write_json(copy / "tokenizer_config.json", {"eos_token": "<end of turn>"})
     write_huggingface(out, copy)
-    return load_tokenizer(out)
-
-
-def test_end_of_text_comes_before_eos(bpe_folder, imported):
+    imported = load_tokenizer(out)
     ours = load_tokenizer(bpe_folder)
+
+    ids, _ = imported.encode_documents(TEXTS[:2000])
 
     assert imported.eot_id == ours.eot_id
     assert imported.vocab_size == VOCAB_SIZE
     assert imported.meta["special_tokens"]["<end of turn>"] == VOCAB_SIZE
-
-
-def test_an_imported_tokenizer_gives_the_same_ids_and_bytes(bpe_folder, imported):
-    ours = load_tokenizer(bpe_folder)
-    texts = TEXTS[:2000]
-
-    ids, _ = imported.encode_documents(texts)
-
-    expected, _ = ours.encode_documents(texts)
+    expected, _ = ours.encode_documents(TEXTS[:2000])
     assert ids.tolist() == expected.tolist()
     assert imported.token_bytes.tolist() == ours.token_bytes.tolist()
 
@@ -401,11 +382,7 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder):
         "text_sha256": sha256_file("raw/train.parquet"),
         "slice": {"split": "train", "start_char": 0, "num_chars": None},
     }
-
-
-def test_another_slice_gives_another_vocabulary(project, bpe_folder):
     assert project(BPE, num_chars=5000) == 0
-
     assert files_of("data/tokenizer") != files_of(bpe_folder)
 
 

@@ -105,6 +105,7 @@ def test_the_order_is_random_and_differs_by_epoch_and_seed():
 def test_the_order_is_that_of_the_pinned_numpy():
     assert shuffled(6, 42, 0).tolist() == [2, 1, 3, 5, 0, 4]
     assert shuffled(6, 42, 1).tolist() == [3, 5, 4, 0, 2, 1]
+    assert np.array_equal(np.sort(shuffled(70_000, 1, 0)), np.arange(70_000)), "more than 16 bits hold"
 
 
 def test_steps_in_any_order_read_the_same_windows():
