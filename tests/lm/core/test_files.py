@@ -263,7 +263,6 @@ def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path):
     [
         ({"n": -1, "files": []}, "n is -1"),
         ({"n": True, "files": []}, "n is True"),
-        ({"n": 2**63, "files": []}, "n is 9"),
         ({"files": []}, "n is missing"),
         ({"n": 1, "files": {}}, "files is {}"),
         ({"n": 1, "files": [{"a": 5}]}, r"files\[0\].a is 5"),

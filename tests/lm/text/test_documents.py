@@ -6,16 +6,12 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.core.errors import DataError, NoDocument, ParamsError
-from lm.text import parquet
+from lm.core.errors import DataError, ParamsError
 from lm.text.documents import open_text
-from lm.text.parquet import describe_split
 from lm.text.slices import Slice, reject_overlap
 from support.mixture_cases import write_source
 from support.properties import check_examples
@@ -33,19 +29,6 @@ def texts_of(raw: Path, start_char: int, num_chars: int | None) -> list[str]:
     """Return the documents of a slice."""
     text = open_text(raw, Slice("text", start_char, num_chars))
     return list(itertools.chain.from_iterable(text.batches()))
-
-
-def test_the_manifest_counts_text_and_dropped_rows(tmp_path):
-    path = tmp_path / "text" / "0000.parquet"
-    path.parent.mkdir()
-    pq.write_table(pa.table({"text": pa.array(["é", None, "", "ab"])}), path)
-
-    entry = describe_split(tmp_path, "text", "text")
-
-    assert entry["documents"] == 2
-    assert entry["characters"] == 3
-    assert entry["utf8_bytes"] == 4
-    assert entry["dropped_rows"] == {"null": 1, "empty": 1}
 
 
 @pytest.mark.parametrize(
@@ -82,31 +65,6 @@ def test_a_slice_beyond_the_split_is_refused(raw, start_char, num_chars, sentenc
 
 
 DRAWN_TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_size=1, max_size=12).filter(any)
-
-
-def texts_if_any(raw: Path, start_char: int, num_chars: int | None) -> list[str]:
-    """Return the documents of a slice; an empty list if no document begins in it."""
-    try:
-        return texts_of(raw, start_char, num_chars)
-    except NoDocument:
-        return []
-
-
-@check_examples
-@given(texts=DRAWN_TEXTS, batch_rows=st.integers(1, 5), data=st.data())
-def test_adjacent_slices_hold_each_document_once(texts, batch_rows, data):
-    num_chars = sum(len(text) for text in texts)
-    cuts = data.draw(st.sets(st.integers(1, num_chars), max_size=3)) - {num_chars}
-    starts = [0, *sorted(cuts)]
-    lengths = [end - start for start, end in itertools.pairwise(starts)]
-    found = []
-
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(parquet, "MAX_BATCH_ROWS", batch_rows):
-        write_source(Path(folder), text=texts)
-        for start, length in zip(starts, [*lengths, None], strict=True):
-            found += texts_if_any(Path(folder), start, length)
-
-    assert found == [text for text in texts if text]
 
 
 @check_examples
@@ -147,3 +105,5 @@ def test_only_overlapping_slices_are_refused(train, validation):
     else:
         reject_overlap(train, validation, "sources.s")
     reject_overlap(train, dataclasses.replace(validation, split="other"), "sources.s")
+    if train.num_chars is not None:
+        reject_overlap(train, Slice("text", train.start_char + train.num_chars, None), "sources.s")

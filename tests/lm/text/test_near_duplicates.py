@@ -288,16 +288,3 @@ def test_batches_change_no_cluster(texts):
     in_batches = find_clusters([texts[:3], texts[3:]], FEW_WORDS)
 
     assert in_batches.tolist() == clusters_of(texts, FEW_WORDS)
-
-
-@check_examples
-@given(texts=TEXTS, data=st.data())
-def test_another_order_gives_the_same_clusters(texts, data):
-    clusters = clusters_of(texts, FEW_WORDS)
-    order = data.draw(st.permutations(range(len(texts))))
-
-    clusters_in_order = clusters_of([texts[i] for i in order], FEW_WORDS)
-
-    moved = dict(zip(order, clusters_in_order, strict=True))
-    for a, b in itertools.combinations(range(len(texts)), 2):
-        assert (clusters[a] == clusters[b]) == (moved[a] == moved[b])

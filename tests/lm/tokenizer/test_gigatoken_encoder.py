@@ -102,16 +102,6 @@ def test_a_difference_in_the_sample_is_an_error(bpe):
         encoder.compare_sample(chunk_of(["the theory"], 400), ids_of_another_text)
 
 
-def test_ids_that_do_not_stand_for_the_text_are_an_error(bpe, monkeypatch):
-    """This is noticed in documents outside of the sample too."""
-    encoder = open_gigatoken(bpe)
-    encode = encoder.encode_texts
-    monkeypatch.setattr(encoder, "encode_texts", lambda texts: np.delete(encode(texts), 1))
-
-    with pytest.raises(GigatokenError, match="2 documents of"):
-        encoder.encode(chunk_of(["a document", "another"], first_document=1001))
-
-
 class Panic(BaseException):
     """Stands for a panic in Rust."""
 
