@@ -26,8 +26,8 @@ class NpyTokensDataset(Dataset):
 
     path: (N,) or (R, L) ids of any integer dtype; no window crosses from one row into the next.
     Item i is the window that begins seq_len tokens after item i - 1. With a `seed`, items are random: every window,
-    from each token on, comes once, then every window again in another order. `length` is the number of items, so make it as long
-    as the run. The order depends on NumPy's version.
+    from each token on, comes once, then every window again in another order. `length` is the number of items, so make
+    it as long as the run. The order depends on NumPy's version.
     If a sidecar says that the last row is padded, targets in the padding are IGNORED.
 
     Raises ParamsError for wrong arguments, DataError if no window fits, IntegrityError as open_npy does.
