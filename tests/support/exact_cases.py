@@ -172,12 +172,11 @@ def product_of_layouts(kernels, device):
     a = numbers.normal(37, 270)
     b = numbers.normal(270, 41)
     out = numbers.normal(37, 41)
-    turned_a = a.T.contiguous().T
-    turned_b = b.T.contiguous().T
     results = []
-    for x, y in ((a, b), (turned_a, b), (a, turned_b), (turned_a, turned_b)):
-        results.append(multiply(kernels, x, y))
-        results.append(multiply(kernels, x, y, out))
+    for x in (a, a.T.contiguous().T):
+        for y in (b, b.T.contiguous().T):
+            results.append(multiply(kernels, x, y))
+            results.append(multiply(kernels, x, y, out))
     return results
 
 
@@ -288,16 +287,22 @@ def attention_gradient_trees(kernels, device):
 # Rows.
 
 
+# Every kind of number in one shape, and other shapes.
+ROWS = [
+    *((kind, 11, 70) for kind in KINDS),
+    ("normal", 1, 1),
+    ("normal", 3, 64),
+    ("normal", 300, 7),
+    ("normal", 2, 200),
+]
+
+
 def norms(kernels, device):
     numbers = Numbers(4, device)
     results = []
-    for kind in KINDS:
-        x = numbers.of_kind(kind, 11, 70)
-        weight = numbers.normal(70)
-        results += kernels.rms_norm(x, weight, 1e-6)
-    for num_rows, width in ((1, 1), (3, 64), (2, 200), (40, 24)):
-        x = numbers.normal(num_rows, width)
-        weight = numbers.normal(width)
+    for kind, *shape in ROWS:
+        x = numbers.of_kind(kind, *shape)
+        weight = numbers.normal(shape[1])
         results += kernels.rms_norm(x, weight, 1e-6)
     return results
 
@@ -305,17 +310,11 @@ def norms(kernels, device):
 def norm_gradients(kernels, device):
     numbers = Numbers(5, device)
     results = []
-    for kind in KINDS:
-        x = numbers.of_kind(kind, 9, 70)
-        weight = numbers.normal(70)
-        r = numbers.positive(9)
-        grad = numbers.normal(9, 70)
-        results += kernels.rms_norm_gradient(grad, x, weight, r)
-    for num_rows, width in ((1, 1), (300, 7), (128, 64)):
-        grad = numbers.normal(num_rows, width)
-        x = numbers.normal(num_rows, width)
-        r = numbers.positive(num_rows)
-        weight = numbers.normal(width)
+    for kind, *shape in ROWS:
+        x = numbers.of_kind(kind, *shape)
+        weight = numbers.normal(shape[1])
+        r = numbers.positive(shape[0])
+        grad = numbers.normal(*shape)
         results += kernels.rms_norm_gradient(grad, x, weight, r)
     return results
 
@@ -350,97 +349,73 @@ def gates(kernels, device):
 # Attention.
 
 
-def attention_inputs(numbers, *, B, T, H, K, D, window, S=None, documents=False, kind="normal") -> SimpleNamespace:
-    """Draw queries, their gradients, keys and values: of the last T of S positions (S = T if it is None).
+def attend(
+    kernels, numbers, B, T, S, H, K, D, window, short=False, backward=True, documents=False, kind="normal"
+) -> list[Tensor]:
+    """Return the result, the weights, and unless `backward` is False the gradients of queries, keys and values.
 
-    `documents` begin every nine positions.
+    The queries are those of the last T of S positions. `documents` begin every nine positions.
     """
-    S = S or T
-    x = SimpleNamespace(window=window)
-    x.q = numbers.of_kind(kind, B, T, H, D)
-    x.grad = numbers.of_kind(kind, B, T, H, D)
-    x.k = numbers.of_kind(kind, B, S, K, D)
-    x.v = numbers.of_kind(kind, B, S, K, D)
-    x.position = torch.arange(S - T, S, dtype=torch.int32, device=x.q.device)
-    first_seen = (x.position - (window - 1)).clamp(min=0)
+    q = numbers.of_kind(kind, B, T, H, D)
+    grad = numbers.of_kind(kind, B, T, H, D)
+    k = numbers.of_kind(kind, B, S, K, D)
+    v = numbers.of_kind(kind, B, S, K, D)
+    position = torch.arange(S - T, S, dtype=torch.int32, device=q.device)
+    first = (position - (window - 1)).clamp(min=0)
     if documents:
-        document_begin = x.position // 9 * 9
-        first_seen = first_seen.maximum(document_begin)
-    x.first = first_seen.expand(B, T).contiguous()
-    return x
+        first = first.maximum(position // 9 * 9)
+    first = first.expand(B, T).contiguous()
 
-
-def attend(kernels, numbers, *, backward=True, **shape) -> list[Tensor]:
-    """Return the result, the weights, and unless `backward` is False the gradients of queries, keys and values."""
-    x = attention_inputs(numbers, **shape)
-    out, p = kernels.attention(x.q, x.k, x.v, x.first)
-    gradients = kernels.attention_gradient(x.grad, x.q, x.k, x.v, x.first, p) if backward else ()
-    return [out, p, *gradients]
-
-
-def short_attend(kernels, numbers, *, backward=True, **shape) -> list[Tensor]:
-    """Return what `attend` returns, for short windows."""
-    x = attention_inputs(numbers, **shape)
-    out, p = kernels.short_attention(x.q, x.k, x.v, x.first, x.window)
-    # The weights of what a query does not see are undefined.
-    key_position = x.first[:, :, None, None] + torch.arange(p.shape[3], device=p.device)
-    is_seen = key_position <= x.position[None, :, None, None]
-    p = torch.where(is_seen, p, 0.0)
-    gradients = kernels.short_attention_gradient(x.grad, x.q, x.k, x.v, x.first, p) if backward else ()
+    if short:
+        out, p = kernels.short_attention(q, k, v, first, window)
+        # The weights of what a query does not see are undefined.
+        key_position = first[:, :, None, None] + torch.arange(p.shape[3], device=p.device)
+        p = torch.where(key_position <= position[None, :, None, None], p, 0.0)
+        gradient = kernels.short_attention_gradient
+    else:
+        out, p = kernels.attention(q, k, v, first)
+        gradient = kernels.attention_gradient
+    gradients = gradient(grad, q, k, v, first, p) if backward else ()
     return [out, p, *gradients]
 
 
 FINITE = ("subnormal", "vanishing", "cancelling", "zeros")
 
 
+# The numbers below are B, T, S, H, K, D and the window.
+
+
 def attention(kernels, device):
     numbers = Numbers(7, device)
-    results = attend(kernels, numbers, B=1, T=70, H=2, K=1, D=16, window=70)
-    results += attend(kernels, numbers, B=2, T=40, H=4, K=2, D=24, window=20)
-    results += attend(kernels, numbers, B=1, T=40, H=2, K=2, D=80, window=40, documents=True)
-    results += attend(kernels, numbers, B=1, T=1, H=1, K=1, D=1, window=17)
-    return results
-
-
-def attention_of_kinds(kernels, device):
-    numbers = Numbers(20, device)
-    results = []
+    results = attend(kernels, numbers, 1, 70, 70, 2, 1, 16, 70)
+    results += attend(kernels, numbers, 2, 40, 40, 4, 2, 24, 20)
+    results += attend(kernels, numbers, 1, 40, 40, 2, 2, 80, 40, documents=True)
+    results += attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 17)
     for kind in FINITE:
-        results += attend(kernels, numbers, B=1, T=21, H=2, K=1, D=4, window=18, kind=kind)
+        results += attend(kernels, numbers, 1, 21, 21, 2, 1, 4, 18, kind=kind)
     return results
 
 
 def attention_of_long_sums(kernels, device):
-    numbers = Numbers(8, device)
-    return attend(kernels, numbers, B=1, T=270, H=2, K=1, D=2, window=300)
+    return attend(kernels, Numbers(8, device), 1, 270, 270, 2, 1, 2, 300)
 
 
 def attention_to_a_past(kernels, device):
     numbers = Numbers(9, device)
-    results = attend(kernels, numbers, B=2, T=1, S=37, H=2, K=1, D=16, window=37, backward=False)
-    results += attend(kernels, numbers, B=1, T=5, S=300, H=2, K=2, D=8, window=290, backward=False)
+    results = attend(kernels, numbers, 2, 1, 37, 2, 1, 16, 37, backward=False)
+    results += attend(kernels, numbers, 1, 5, 300, 2, 2, 8, 290, backward=False)
+    results += attend(kernels, numbers, 2, 1, 9, 2, 1, 16, 4, short=True, backward=False)
     return results
 
 
 def short_attention(kernels, device):
     numbers = Numbers(10, device)
-    results = short_attend(kernels, numbers, B=2, T=9, H=4, K=2, D=16, window=4)
-    results += short_attend(kernels, numbers, B=1, T=20, H=2, K=1, D=24, window=16, documents=True)
-    results += short_attend(kernels, numbers, B=1, T=3, H=1, K=1, D=80, window=7)
-    results += short_attend(kernels, numbers, B=1, T=1, H=1, K=1, D=1, window=1)
-    return results
-
-
-def short_attention_to_a_past(kernels, device):
-    numbers = Numbers(22, device)
-    return short_attend(kernels, numbers, B=2, T=1, S=9, H=2, K=1, D=16, window=4, backward=False)
-
-
-def short_attention_of_kinds(kernels, device):
-    numbers = Numbers(21, device)
-    results = []
+    results = attend(kernels, numbers, 2, 9, 9, 4, 2, 16, 4, short=True)
+    results += attend(kernels, numbers, 1, 20, 20, 2, 1, 24, 16, short=True, documents=True)
+    results += attend(kernels, numbers, 1, 3, 3, 1, 1, 80, 7, short=True)
+    results += attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 1, short=True)
     for kind in FINITE:
-        results += short_attend(kernels, numbers, B=1, T=11, H=2, K=1, D=4, window=5, kind=kind)
+        results += attend(kernels, numbers, 1, 11, 11, 2, 1, 4, 5, short=True, kind=kind)
     return results
 
 
@@ -450,14 +425,15 @@ def short_attention_of_kinds(kernels, device):
 def losses(kernels, device):
     numbers = Numbers(11, device)
     results = []
-    for kind in KINDS:
-        logits = 3 * numbers.of_kind(kind, 5, 131)
-        targets = numbers.ids(131, 5)
-        no_factors = numbers.normal(0)
-        each_nats = kernels.softmax_less_targets(logits, no_factors, targets)
-        results += [each_nats, logits]
-    for num_rows, num_entries, num_factors in ((1, 1, 0), (4, 64, 64), (6, 200, 50)):
-        logits = numbers.normal(num_rows, num_entries)
+    # The kind of the logits, their shape, and the number of entries with a factor.
+    shapes = [
+        *((kind, 5, 131, 0) for kind in KINDS),
+        ("normal", 1, 1, 0),
+        ("normal", 4, 64, 64),
+        ("normal", 6, 200, 50),
+    ]
+    for kind, num_rows, num_entries, num_factors in shapes:
+        logits = 3 * numbers.of_kind(kind, num_rows, num_entries)
         targets = numbers.ids(num_entries, num_rows)
         factors = numbers.normal(num_factors)
         each_nats = kernels.softmax_less_targets(logits, factors, targets)
@@ -496,14 +472,11 @@ def square_sums(kernels, device):
 
 
 def multiples(kernels, device):
-    numbers = Numbers(15, device)
     unit = order.GRADIENT_UNIT
-    not_finite = [torch.nan, torch.inf, -torch.inf]
-    too_large = [1e9, -1e9]
+    special = [torch.nan, torch.inf, -torch.inf, 1e9, -1e9, 0.0, -0.0]
     ties = [0.5 * unit, -0.5 * unit, 1.5 * unit, 2.5 * unit]
-    zeros = [0.0, -0.0]
-    hard = torch.tensor([*not_finite, *too_large, *ties, *zeros], device=device)
-    x = torch.cat([hard, 1e-6 * numbers.normal(1100)])
+    hard = torch.tensor([*special, *ties], device=device)
+    x = torch.cat([hard, 1e-6 * Numbers(15, device).normal(1100)])
     return [kernels.multiples(x, unit, order.LARGEST_GRADIENT)]
 
 
@@ -560,12 +533,9 @@ CASES = {
         sums_that_vanish,
         gates,
         attention,
-        attention_of_kinds,
         attention_of_long_sums,
         attention_to_a_past,
         short_attention,
-        short_attention_to_a_past,
-        short_attention_of_kinds,
         losses,
         nats,
         softmax,
@@ -584,10 +554,10 @@ INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.int64:
 
 def num_differences(expected: Tensor, found: Tensor) -> int:
     """Return how many numbers differ in their bits; all NaN are one."""
-    expected = expected.contiguous()
-    found = found.cpu().contiguous()
+    found = found.cpu()
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return max(expected.numel(), found.numel(), 1)
-    differs = expected.view(INTEGERS[expected.dtype]) != found.view(INTEGERS[found.dtype])
+    integers = INTEGERS[expected.dtype]
+    differs = expected.contiguous().view(integers) != found.contiguous().view(integers)
     both_nan = expected.isnan() & found.isnan()
     return int((differs & ~both_nan).sum())
