@@ -29,24 +29,20 @@ def main(address: str, program: str, *arguments: str) -> None:
 
 def ask(connection: socket.socket, address: str, program: str, arguments: tuple[str, ...]) -> bool:
     """Ask for a process; return whether the server begins one."""
-    umask = os.umask(0o022)  # the only way to read it
-    os.umask(umask)
     request = {
         "program": program,
         "arguments": arguments,
         "folder": os.getcwd(),
-        "umask": umask,
         "environment": dict(os.environ),
     }
-    content = json.dumps(request).encode()
-    length = len(content).to_bytes(8, "big")
+    content = json.dumps(request).encode() + b"\n"
     standard_streams = [0, 1, 2]
     try:
         connection.connect(address)
     except OSError:
         return False
-    socket.send_fds(connection, [length], standard_streams)
-    connection.sendall(content)
+    sent = socket.send_fds(connection, [content], standard_streams)
+    connection.sendall(content[sent:])
     return connection.recv(2, socket.MSG_WAITALL) == b"ok"
 
 

@@ -83,20 +83,21 @@ def serve(address: str) -> None:
     listener.bind(address)
     listener.listen(64)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the tests
-    signal.signal(signal.SIGCHLD, reap)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system takes note of children that have ended
     print("ready", flush=True)
-    own = read_at_import(dict(os.environ))
     while select.select([listener, sys.stdin], [], [])[0] == [listener]:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError, ValueError):  # a client that was killed
-            answer(connection, own)
+            answer(connection)
     shutil.rmtree(Path(address).parent)
 
 
-def answer(connection: socket.socket, own: dict[str, str]) -> None:
+def answer(connection: socket.socket) -> None:
     """Fork the process that a client asks for, or refuse if its packages would be loaded with other variables."""
-    request, descriptors = receive(connection)
-    if read_at_import(request["environment"]) != own:
+    content, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    with connection.makefile("rb") as rest:
+        request = json.loads(content if content.endswith(b"\n") else content + rest.readline())
+    if read_at_import(request["environment"]) != read_at_import(dict(os.environ)):
         connection.sendall(b"no")
     else:
         preload()
@@ -107,29 +108,6 @@ def answer(connection: socket.socket, own: dict[str, str]) -> None:
                 os._exit(1)
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def reap(*_) -> None:
-    """Take note of children that have ended."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-
-
-def receive(connection: socket.socket) -> tuple[dict, list[int]]:
-    """Return what a client asks for, and its standard streams."""
-    content, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
-    length, content = int.from_bytes(content[:8], "big"), content[8:]
-    while len(content) < length:
-        part = connection.recv(1 << 16)
-        if not part:
-            raise ConnectionError("the client has ended")
-        content += part
-    return json.loads(content), descriptors
 
 
 def preload() -> None:
@@ -149,24 +127,19 @@ def become(connection: socket.socket, request: dict, descriptors: list[int]) -> 
     for stream, descriptor in enumerate(descriptors):
         os.dup2(descriptor, stream)
         os.close(descriptor)
-    sys.stdin = os.fdopen(0, closefd=False)
-    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in request["environment"]
-    by_lines = os.isatty(1) or "PYTHONUNBUFFERED" in request["environment"]
-    sys.stdout = os.fdopen(1, "w", 1 if by_lines else -1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", 1, closefd=False, errors="backslashreplace")
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
-    os.chdir(request["folder"])
-    os.umask(request["umask"])
+    environment = request["environment"]
     os.environ.clear()
-    os.environ.update(request["environment"])
+    os.environ.update(environment)
+    os.chdir(request["folder"])
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in environment
+    sys.stdout.reconfigure(line_buffering=os.isatty(1) or "PYTHONUNBUFFERED" in environment)
     connection.sendall(b"ok" + os.getpid().to_bytes(8, "big"))
 
     status = run(request["program"], request["arguments"])
     # End as Python does, without taking every module to pieces, which takes a second.
     threading._shutdown()
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    sys.stdout.flush()
     connection.sendall(bytes([status]))
     os._exit(status)
 
@@ -176,24 +149,20 @@ def run(program: str, arguments: list[str]) -> int:
     try:
         if Path(program).name == "dvc":
             sys.argv = [program, *arguments]
-            status = importlib.import_module("dvc.cli").main(arguments)
-        else:
-            sys.argv = arguments
-            script = Path(arguments[0])
-            sys.path.insert(0, str(script.absolute() if script.is_dir() else script.absolute().parent))
-            runpy.run_path(arguments[0], run_name="__main__")
-            status = 0
+            return importlib.import_module("dvc.cli").main(arguments)
+        sys.argv = arguments
+        script = Path(arguments[0])
+        sys.path.insert(0, str(script.absolute() if script.is_dir() else script.absolute().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as end:
-        status = end.code
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return (end.code or 0) & 0xFF
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        status = 1
-    if status is None:
-        return 0
-    if isinstance(status, int):
-        return status & 0xFF
-    print(status, file=sys.stderr)
-    return 1
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
