@@ -7,7 +7,7 @@ import pytest
 
 from support.damage import with_ids
 from support.stages import work_in_copy
-from support.train_cases import fresh_training, make_training, undisturbed_results
+from support.train_cases import fresh_training, make_training, results, run_stage
 
 
 @pytest.fixture
@@ -30,7 +30,9 @@ def template(tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(template):
     """The results of an undisturbed run in `template`."""
-    found = undisturbed_results(template)
+    with fresh_training(template):
+        assert run_stage().code == 0
+        found = results()
     record = json.loads(found["data/models/model.json"])
     assert 0 < record["best"]["step"] < record["last"]["step"]
     return found

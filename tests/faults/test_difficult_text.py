@@ -1,5 +1,6 @@
 """Text that breaks tokenizers: it is encoded whole, and its special strings are ordinary text."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,9 @@ from lm.core.files import read_json
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import document_spans, open_tokens
+from support import ROOT
 from support.stages import run_here
 from support.tokenize_cases import (
-    ENVIRONMENT,
-    STAGE,
     arguments,
     make_project,
     tokenize,
@@ -82,6 +82,10 @@ import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=sys.stderr)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from support.train_cases import (
     restored,
     run_stage,
     set_runtime,
-    stop_after,
 )
 
 CODE = "src/lm/train/optimizers.py"
@@ -47,7 +46,8 @@ def test_a_change_starts_a_run_of_its_own_and_changing_back_resumes(workspace, u
         "data": change_data,
         "code": lambda: replace_in(CODE, "* 0.2 * math.sqrt", "* 0.21 * math.sqrt"),
     }
-    stop_after(3)
+    killed = run_stage(in_state, 4, die_at, "torch.save", 1, "before")
+    assert killed.code == -signal.SIGKILL, killed.err
 
     for name, change in changes.items():
         with restored("params.yaml", "train.bin", "train.json", CODE):

@@ -117,9 +117,9 @@ def test_only_duplicates_have_a_row(project):
 
 TWENTY = [f"text {number:02d}" for number in range(20)]
 TEN = [f"{number:02d}" * 50 for number in range(10, 20)]  # a byte a token; the beginning of a near copy is in train
-COPIES = "10% of the validation documents are copies of training text"
-CONTAMINATED = "30% of the validation tokens are in 13-grams of train"
-LONGEST = "the longest of 11 validation documents has 10% of the text"
+COPIES = "copies of training text"
+CONTAMINATED = "as near-copies and repeated passages are"
+LONGEST = "few documents decide the score"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_text_that_makes_a_score_doubtful_is_warned_of(project, capsys, train, v
     said = capsys.readouterr()
     assert f"{num_copies} of {len(validation)} validation documents are also in train" in said.out
     for each in (COPIES, CONTAMINATED, LONGEST):
-        assert (f"warning: {each}" in said.err) == (each == warning)
+        assert (each in said.err) == (each == warning)
 
 
 def test_the_card_describes_the_vocabulary(project):

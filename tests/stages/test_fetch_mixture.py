@@ -17,8 +17,9 @@ from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
 from support.stages import change_params
 from support.texts import sentences, write_sentences
-from support.tokenize_cases import FETCH, LOCAL
 
+FETCH = ["--raw", "raw"]
+LOCAL = {"kind": "local", "include": "**/*", "column": "text", "encoding": "utf-8", "separator": None, "split": None}
 A = sentences(7, seed=1)
 B = sentences(7, seed=2)
 TRAIN_OF_A, VALIDATION_OF_A = A[:5], A[5:]

@@ -4,10 +4,7 @@ The vocabulary of BYTES gives each text its UTF-8 bytes as ids, so that the expe
 read off the text.
 """
 
-import os
 from pathlib import Path
-
-import numpy as np
 
 import audit
 import make_tokenizer
@@ -17,12 +14,10 @@ from lm.core.params import read_yaml
 from lm.tokenizer.build import write_byte_level
 from support import ROOT
 from support.mixture_cases import write_source
-from support.refusal import files_below
 
 BYTES = {bytes([byte]): byte for byte in range(256)}
 PRESETS = read_yaml(ROOT / "presets.yaml")
 NONE = PRESETS["selections"]["none"]
-END = 256  # the end-of-text id of the vocabulary of BYTES
 TEXT = ["--raw", "raw"]
 AUDIT = [
     *TEXT,
@@ -33,8 +28,6 @@ AUDIT = [
     *("--metrics", "metrics"),
 ]
 ALL = {"split": "text", "start_char": 0, "num_chars": None}
-ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}/src", "PYTHONDONTWRITEBYTECODE": "1"}
-STAGE = "import sys, tokenize_split; sys.exit(tokenize_split.main(sys.argv[1:]))"
 
 
 def make_project() -> None:
@@ -70,17 +63,12 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
         write_runtime()
 
 
-FETCH = ["--raw", "raw"]
-LOCAL = {"kind": "local", "include": "**/*", "column": "text", "encoding": "utf-8", "separator": None, "split": None}
-
-
 def write_runtime() -> None:
     write_json("runtime.yaml", read_yaml(ROOT / "runtime.yaml") | {"tokenize": {"num_processes": 1}})
 
 
-def arguments(split="train", folder="tokenizer", tokens=None) -> list[str]:
-    tokens = tokens or f"out/{split}.bin"
-    return ["--split", split, *TEXT, "--tokenizer", str(folder), "--tokens", str(tokens)]
+def arguments(split="train", folder="tokenizer") -> list[str]:
+    return ["--split", split, *TEXT, "--tokenizer", str(folder), "--tokens", f"out/{split}.bin"]
 
 
 def tokenize(split="train", folder="tokenizer") -> int:
@@ -95,14 +83,3 @@ def run_audit() -> dict:
     """Return the data card of both splits; the flags of duplicates are in audit/duplicates.parquet."""
     assert audit.main(AUDIT) == 0
     return read_json("audit/details.json")
-
-
-def outputs() -> list[str]:
-    return sorted(files_below(Path("out")))
-
-
-def expected_ids(texts) -> np.ndarray:
-    ids = []
-    for text in texts:
-        ids += [*text.encode("utf-8"), END]
-    return np.array(ids, dtype="<u2")

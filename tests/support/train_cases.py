@@ -133,14 +133,6 @@ def results() -> dict[str, bytes]:
     return {name: Path(name).read_bytes() for name in RESULTS}
 
 
-def undisturbed_results(workspace: Workspace) -> dict[str, bytes]:
-    """Return the results of an undisturbed run of one process."""
-    with contextlib.chdir(workspace.folder):
-        clear()
-        assert run_stage().code == 0
-        return results()
-
-
 @contextlib.contextmanager
 def restored(*names: str | Path) -> Iterator[None]:
     """Restore these files at the end."""
@@ -275,11 +267,6 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 
 # Kills and damages.
-
-
-def stop_after(step):
-    """Run until the checkpoint of a step is saved, then kill -9; the last two checkpoints are left."""
-    assert run_stage(in_state, step + 1, die_at, "torch.save", 1, "before").code == -signal.SIGKILL
 
 
 def in_state(step: int, sabotage: Callable, *arguments) -> None:
