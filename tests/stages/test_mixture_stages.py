@@ -28,6 +28,7 @@ VALIDATION = {"split": "validation", **WHOLE}
 def project(tmp_path, monkeypatch):
     """The working directory: data/raw of a mixture, as fetch leaves it, and a tokenizer."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lm.text.documents.CHUNK_CHARS", 50)
     make_project()
     make_raw(WEIGHTS)
 

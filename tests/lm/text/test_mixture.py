@@ -38,19 +38,6 @@ def texts_of(raw: Path, text_slice: Slice) -> list[str]:
     return list(itertools.chain.from_iterable(open_text(raw, text_slice).batches()))
 
 
-def test_the_chunks_count_what_they_hold_of_each_source(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm.text.documents.CHUNK_CHARS", 10)
-    raw = write(tmp_path, a=1, b=1)
-
-    chunks = list(open_text(raw, TRAIN).chunks())
-
-    assert len(chunks) > 5
-    for name, documents, utf8_bytes in (("a", 15, 45), ("b", 8, 48)):
-        counts = [chunk.sources[name] for chunk in chunks if name in chunk.sources]
-        assert sum(count.documents for count in counts) == documents
-        assert sum(count.utf8_bytes for count in counts) == utf8_bytes
-
-
 def test_a_row_has_its_source_and_its_bytes(tmp_path):
     raw = write(tmp_path, a=1, b=1)
 

@@ -145,20 +145,6 @@ def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
         fetch_local(fetch_params(split=None), tmp_path / "a.json", tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "found"),
-    [
-        ("a.csv", "text\nfine\na, b, c\n", "line 3 has 3 fields, the first line names 1; .* ','"),
-        ("a.tsv", "text\tid\na\tb\t1\n", r"line 2 has 3 fields, the first line names 2; .* '\\t'"),
-    ],
-)
-def test_a_row_with_too_many_fields_is_refused(tmp_path, name, content, found):
-    (tmp_path / name).write_text(content)
-
-    with pytest.raises(DataError, match=f"{name}: {found}"):
-        documents(tmp_path / name)
-
-
 def test_an_empty_table_has_no_document(tmp_path):
     for name in ("a.csv", "a.tsv", "a.jsonl", "a.json"):
         for content in (b"", b"\n\n", codecs.BOM_UTF8):
