@@ -60,7 +60,6 @@ SAME_NAMES = (
     "multiples",
     "adamw",
     "orthogonalize",
-    "sum_rows_by_id",
     "sum_bags",
 )
 definition = SimpleNamespace(
@@ -500,15 +499,6 @@ def orthogonalize(kernels, device):
     return [kernels.orthogonalize(numbers.normal(*shape), COEFFICIENTS, 2) for shape in shapes]
 
 
-def sums_by_id(kernels, device):
-    numbers = Numbers(18, device)
-    many_rows = numbers.cancelling(60, 16)
-    few_rows = numbers.zeros(5, 130)
-    many = kernels.sum_rows_by_id(many_rows, numbers.ids(20, 60), 25)
-    few = kernels.sum_rows_by_id(few_rows, numbers.ids(2, 5), 3)
-    return [many, few]
-
-
 def sums_of_bags(kernels, device):
     numbers = Numbers(23, device)
     starts = torch.tensor([0, 5, 5, 30, 60], device=device)
@@ -543,7 +533,6 @@ CASES = {
         multiples,
         adamw,
         orthogonalize,
-        sums_by_id,
         sums_of_bags,
     )
 }

@@ -103,7 +103,7 @@ def call_optimizers() -> None:
     gpu.multiples(x, 2.0**-40, 2.0**50)
     gpu.adamw(x, x, x, x, AdamWScalars(beta1=0.9, beta2=0.95, decay=0.999, size=0.01, root=0.9, eps=1e-8))
     gpu.orthogonalize(torch.ones(2, 16, 32), (3.4445, -4.7750, 2.0315), 1)
-    gpu.sum_rows_by_id(torch.ones(4, 16), torch.zeros(4, dtype=torch.int64), 3)
+    gpu.sum_bags(torch.ones(4, 16), torch.zeros(4, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import torch
 import train as train_stage
 from lm.core.files import read_json, write_json
 from lm.exact import functions as exact
+from lm.exact import order
 from lm.exact.threads import ThreadTuner, set_num_threads
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
@@ -292,8 +293,8 @@ def test_a_module_that_differs_in_exact_numerics_is_named(own, monkeypatch, caps
 def test_an_update_that_differs_is_named(own, monkeypatch, capsys):
     change_params(own, {"train.optimizer": "adamw"})
     assert prove("--write") == 0
-    power = exact.power
-    monkeypatch.setattr("lm.exact.functions.power", lambda base, exponent: power(base, exponent) * (1 + 1e-5))
+    power = order.power
+    monkeypatch.setattr("lm.train.optimizers.power", lambda base, exponent: power(base, exponent) * (1 + 1e-5))
 
     assert prove() == 4
 

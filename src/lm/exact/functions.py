@@ -24,8 +24,6 @@ from lm.exact.cpu import kernels as cpu
 from lm.exact.order import (
     GRADIENT_UNIT,
     LARGEST_GRADIENT,
-    LOG_2,
-    LOG_TERMS,
     NATS_UNIT,
     SHORT_WINDOW,
     TERMS,
@@ -85,38 +83,6 @@ def norm(tensors: Iterable[Tensor]) -> float:
     tensors = list(tensors)
     square_sums = kernels_of(tensors[0]).square_sums(tensors)
     return math.sqrt(math.fsum(square_sums))
-
-
-def power(base: float, exponent: int) -> float:
-    """Return base to a power of 0 or more by repeated squaring; the C library's pow differs between systems."""
-    result = 1.0
-    while exponent:
-        if exponent % 2:
-            result *= base
-        base *= base
-        exponent //= 2
-    return result
-
-
-def cos_pi(x: float) -> float:
-    """Return cos(π x) for x from 0 to 1, as the Taylor series of sin(π (1/2 - x)); the C library's cos differs too."""
-    angle = math.pi * (0.5 - x)
-    term = total = angle
-    for n in range(3, 27, 2):
-        term *= -angle * angle / (n * (n - 1))
-        total += term
-    return total
-
-
-def log(x: Tensor) -> Tensor:
-    """Return the logarithms of x > 0, float64, on the CPU: torch's differ between systems in the last bit."""
-    mantissa, exponent = torch.frexp(x)
-    z = (mantissa - 1) / (mantissa + 1)
-    square = z * z
-    total = torch.zeros_like(z)
-    for n in range(LOG_TERMS, 0, -2):
-        total = total * square + 1 / n
-    return total * z * 2 + exponent.double() * LOG_2  # an integer times a number would be float32
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -249,9 +215,16 @@ class EmbeddingFunction(Function):
     def backward(ctx, grad):
         """Return the gradient of the table (V, C)."""
         (ids,) = ctx.saved_tensors
-        uses = ids.flatten().contiguous()
-        grad_table = kernels_of(grad).sum_rows_by_id(rows_of(grad), uses, ctx.num_entries)
-        return None, grad_table
+        uses = ids.flatten()
+        return None, sum_rows_by_id(rows_of(grad), uses, ctx.num_entries)
+
+
+def sum_rows_by_id(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
+    """Return for each id (num_ids, C) the sum of its rows (N, C), in the order of ids (N,) int64."""
+    sorted_ids, row_numbers = ids.sort(stable=True)
+    all_ids = torch.arange(num_ids, device=ids.device)
+    starts = torch.searchsorted(sorted_ids, all_ids)
+    return sum_bags(rows, row_numbers, starts)
 
 
 # Attention.

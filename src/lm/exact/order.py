@@ -12,7 +12,8 @@ each of them to the nearest number alike on every processor, so the bits depend 
 - This holds as long as numbers are finite. A NaN stays NaN, but its bits, and which of its neighbours in a batch become
   NaN too, are not defined. Training ends at the first loss that is not finite.
 
-The constants and AdamWScalars are used by lm.exact.cpu and lm.exact.gpu. The functions are used by tests alone: each
+The constants and AdamWScalars are used by lm.exact.cpu and lm.exact.gpu. `power`, `cos_pi` and `log` compute for a run
+what the C library and torch compute with other bits on other systems. The other functions are used by tests alone: each
 is the shortest correct way to compute, and far too slow to train. Names, arguments and shapes are those of
 lm.exact.cpu, for arrays of NumPy: N rows, B sequences, T queries, S keys, H heads, K heads of keys, D numbers a head,
 C numbers a row, V entries of the vocabulary. An operation on arrays computes each of their numbers by itself.

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lm.exact.functions import log
+from lm.exact.order import log
 
 
 def sample_vocabulary(targets: Tensor, weights: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,5 +33,6 @@ def sample_vocabulary(targets: Tensor, weights: Tensor, draws: Tensor) -> tuple[
 
     # Find the entries at these points.
     drawn = torch.searchsorted(ends, points.to(ends.device), right=True)
-    log_factors = log(stratum / weights[drawn].cpu().double()).float()
+    factors = stratum / weights[drawn].cpu().double()
+    log_factors = torch.from_numpy(log(factors.numpy())).float()
     return torch.cat([present, drawn]), positions, log_factors.to(ends.device)

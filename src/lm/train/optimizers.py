@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lm.core.numerics import Numerics
 from lm.exact import functions as exact
-from lm.exact.order import AdamWScalars
+from lm.exact.order import AdamWScalars, power
 from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 
@@ -50,8 +50,8 @@ class AdamW(torch.optim.AdamW):
         # The moments begin at 0. These factors correct their bias.
         beta1, beta2 = group["betas"]
         step = int(state["step"])
-        size = group["lr"] / (1 - exact.power(beta1, step))
-        root = math.sqrt(1 - exact.power(beta2, step))
+        size = group["lr"] / (1 - power(beta1, step))
+        root = math.sqrt(1 - power(beta2, step))
 
         decay = 1 - group["lr"] * group["weight_decay"]
         moments = (state["exp_avg"], state["exp_avg_sq"])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lm.core.errors import DivergedError
 from lm.exact import functions as exact
-from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT
+from lm.exact.order import GRADIENT_UNIT, LARGEST_GRADIENT, cos_pi
 from lm.model.gemma3 import Gemma3Model
 from lm.model.machine import copy_to
 from lm.model.score import window_losses
@@ -213,7 +213,7 @@ def learning_rate(step: int, params: TrainParams) -> float:
     span = params.peak_lr - params.min_lr
     if params.schedule == "cosine":
         progress = max(0, step - params.warmup_steps) / max(1, max_steps - params.warmup_steps)
-        scheduled = params.min_lr + span * 0.5 * (1 + exact.cos_pi(progress))
+        scheduled = params.min_lr + span * 0.5 * (1 + cos_pi(progress))
     else:
         decay_steps = max_steps - params.decay_begins
         scheduled = params.min_lr + span * min(1.0, (max_steps - step) / decay_steps)

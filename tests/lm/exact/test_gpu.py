@@ -80,18 +80,6 @@ def test_both_machines_have_the_functions_that_are_called():
         assert list(on_cpu) == list(on_gpu), name
 
 
-def file_of(function) -> str:
-    """Return the last part of the name of a function's module."""
-    return function.__module__.rpartition(".")[2]
-
-
-def test_both_machines_have_a_function_in_files_of_one_name():
-    files_of_cpu = {name: file_of(getattr(of_cpu, name)) for name in of_cpu.__all__}
-    files_of_gpu = {name: file_of(getattr(of_gpu, name)) for name in of_gpu.__all__}
-
-    assert files_of_cpu == files_of_gpu
-
-
 # Kept code. Triton names it by a hash of the kernel's source and of what the kernel calls and reads.
 
 KEY = softmax_kernel.cache_key
@@ -111,16 +99,15 @@ def key_with_change(folder: Path, file: str, part: str, other: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_kernel_is_not_compiled_again_if_a_file_changes_that_it_does_not_use(tmp_path):
-    assert key_with_change(tmp_path, "gpu/gate.py", "1.0 - weight", "2.0 - weight") == KEY
-
-
-def test_a_kernel_is_compiled_again_if_a_function_of_another_file_changes(tmp_path):
-    assert key_with_change(tmp_path, "gpu/elementary.py", "<< 23)  # p 2^whole", "<< 22)") != KEY
-
-
-def test_a_kernel_is_compiled_again_if_a_constant_of_another_file_changes(tmp_path):
-    assert key_with_change(tmp_path, "order.py", "np.float32(-41.5)", "np.float32(-10.0)") != KEY
+@pytest.mark.parametrize(
+    ("file", "part", "other"),
+    [
+        pytest.param("gpu/elementary.py", "<< 23)  # p 2^whole", "<< 22)", id="a function"),
+        pytest.param("order.py", "np.float32(-41.5)", "np.float32(-10.0)", id="a constant"),
+    ],
+)
+def test_a_kernel_is_compiled_again_if_what_it_uses_of_another_file_changes(tmp_path, file, part, other):
+    assert key_with_change(tmp_path, file, part, other) != KEY
 
 
 # Instructions.

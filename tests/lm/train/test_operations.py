@@ -37,7 +37,7 @@ EXACT = {
         nan_to_num new_empty new_zeros ones ones_like roll scalar_tensor select slice split stack transpose unbind
         unsqueeze view zero_ zeros zeros_like""",
     "integers and comparisons": """_unique2 all bitwise_not cummax cumsum eq equal frexp gt le maximum ne searchsorted
-        sum where""",
+        sort sum where""",
     "one rounding for each number": """_foreach_add_ _foreach_mul _foreach_mul_ _foreach_sub_ abs add add_ clamp clamp_
         div mul mul_ neg reciprocal round sub""",
     "in float64, rounded to float32, which hides the last bit": "cos sin",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lm.exact.cpu.compiled import loop
 from lm.exact.cpu.constants import ZERO
-from lm.exact.cpu.parts import array, rows_of_part, run
+from lm.exact.cpu.parts import rows_of_part, run
 from lm.exact.cpu.registers import add, lanes_of, load_lanes, store
 from lm.exact.order import LANES
 
@@ -33,22 +33,6 @@ def sum_bags_loop(rows, ids, starts, out, part, parts):
             for n in range(first, last):
                 number += rows[ids[n], column]
             out[i, column] = number
-
-
-@loop
-def add_rows_by_id(rows, ids, total):
-    for n in range(len(ids)):
-        row = rows[n]
-        sums = total[ids[n]]
-        for j in range(len(row)):
-            sums[j] += row[j]
-
-
-def sum_rows_by_id(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
-    """Return for each id (num_ids, C) the sum of its rows (N, C), in the order of ids (N,) int64."""
-    total = rows.new_zeros(num_ids, rows.shape[1])
-    add_rows_by_id(array(rows), array(ids), array(total))
-    return total
 
 
 def sum_bags(rows: Tensor, ids: Tensor, starts: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 # A checker of types sees kernels without what Triton gives them.
 # pyright: reportArgumentType=false
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -36,11 +35,3 @@ def sum_bags(rows: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
     grid = (num_bags, cdiv(width, block))
     launch(sum_bags_kernel, grid, rows, ids, starts, out, num_bags, len(ids), width, BLOCK=block, num_warps=1)
     return out
-
-
-def sum_rows_by_id(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
-    """Return for each id (num_ids, C) the sum of its rows (N, C), in the order of ids (N,) int64."""
-    sorted_ids, row_numbers = ids.sort(stable=True)
-    all_ids = torch.arange(num_ids, device=ids.device)
-    starts = torch.searchsorted(sorted_ids, all_ids)
-    return sum_bags(rows, row_numbers, starts)
