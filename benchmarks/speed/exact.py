@@ -22,7 +22,7 @@ from lm.core.params import read_section
 from lm.exact.threads import set_num_threads
 from lm.model.gemma3 import Gemma3Model
 from lm.model.machine import keep_freed_memory
-from lm.model.score import score_windows
+from lm.model.score import window_losses
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import TokenFile, open_tokens
 from lm.tokens.windows import TokenWindows
@@ -45,7 +45,7 @@ def score(model: Gemma3Model, tokens: TokenFile, seq_len: int) -> np.ndarray:
     """Return the losses, float64 in nats, of windows at the beginning of a token file."""
     starts = np.arange(SCORED_WINDOWS) * seq_len
     batches = np.split(starts, SCORED_WINDOWS // WINDOWS_AT_A_TIME)
-    losses = [score_windows(model, tokens, batch, seq_len, torch.float32) for batch in batches]
+    losses = [window_losses(model, tokens, batch, seq_len, torch.float32).cpu().numpy() for batch in batches]
     return np.concatenate(losses).astype(np.float64)
 
 

@@ -14,7 +14,7 @@ import torch
 from extras.lm_eval.lm_eval import main, read_metrics, rows_of, suffixes_of
 from lm.core.errors import DataError, ParamsError
 from lm.core.files import read_json
-from lm.model.score import score_tokens, score_windows
+from lm.model.score import score_tokens, window_losses
 from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from tools.common.export import load_run, write_model
@@ -178,8 +178,9 @@ def nats_of_ending(run, beginning: str, ending: str) -> float:
     num_ending = len(ids) - len(run.tokenizer.encode(beginning))
     window_tokens = min(SEQ_LEN, len(ids))
     tokens = SimpleNamespace(ids=ids, eot_id=run.tokenizer.eot_id)
-    (losses,) = score_windows(run.model, tokens, np.array([len(ids) - window_tokens]), window_tokens, torch.float32)
-    return losses[-num_ending:].sum()
+    start = np.array([len(ids) - window_tokens])
+    losses = window_losses(run.model, tokens, start, window_tokens, torch.float32)
+    return losses[0, -num_ending:].sum().item()
 
 
 def request(*arguments: str) -> SimpleNamespace:

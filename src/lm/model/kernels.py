@@ -23,12 +23,11 @@ FLEX_FROM = 128  # tokens, a block of FlexAttention; for fewer, torch would choo
 FLEX_HEAD_DIM = 128
 FLEX_SHARED_BYTES = 200 * 1024
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
-# Of the memory of a GPU that is free in the first step, when the optimizers have no moments yet. Fewer than 2**31
-# numbers, the padding of the head included, have indices of 32 bits, which are faster.
+# The loss may fill this fraction of the GPU memory that is free in the first step, before the optimizers have moments.
 LOGITS_FRACTION = 1 / 8
-MOST_GPU_LOGITS = 2_000_000_000
-# On a GPU the head has a multiple of this many entries. Operands of odd sizes, such as GPT-2's 50,257 entries, are
-# reported to make products take 3.5 times as long on an H100 (github.com/m87-labs/kestrel, #143); not measured here.
+MOST_GPU_LOGITS = 2_000_000_000  # with the padding of the head below 2**31: indices of 32 bits are faster
+# The head is padded to a multiple of this many entries on a GPU. With GPT-2's 50,257 entries, products are reported to
+# take 3.5 times as long on an H100 (github.com/m87-labs/kestrel, #143); not measured here.
 GPU_HEAD_MULTIPLE = 64
 
 

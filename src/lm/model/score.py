@@ -92,7 +92,7 @@ def score_strides(
         for begin in range(0, len(starts), batch_size):
             batch = starts[begin : begin + batch_size]
             skip = num_skipped[batch[0]]  # the least of the batch
-            rows = score_windows(model, tokens, np.array(batch), seq_len, dtype, skip)
+            rows = window_losses(model, tokens, np.array(batch), seq_len, dtype, skip).cpu().numpy()
             for start, row in zip(batch, rows, strict=True):
                 end = start + seq_len
                 window_positions = positions_in_window(tokens.ids[start:end], start_id)
@@ -127,16 +127,6 @@ def inputs_and_targets(
     return copied[:, :-1], copied[:, 1:]
 
 
-def score_windows(
-    model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
-) -> np.ndarray:
-    """Return the losses (B, T - skip) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,).
-
-    The first `skip` tokens of each window are context only.
-    """
-    return window_losses(model, tokens, starts, seq_len, dtype, skip).cpu().numpy()
-
-
 @contextlib.contextmanager
 def scoring(model, dtype: torch.dtype) -> Iterator[None]:
     """Compute as a score is computed: in eval mode and in `dtype`, without gradients."""
@@ -149,7 +139,11 @@ def scoring(model, dtype: torch.dtype) -> Iterator[None]:
 def window_losses(
     model, tokens: TokenFile, starts: np.ndarray, seq_len: int, dtype: torch.dtype, skip: int = 0
 ) -> Tensor:
-    """Return what `score_windows` returns on the device of the model, so that Python does not wait for a GPU."""
+    """Return the losses (B, T - skip) float32 in nats of the windows of T = seq_len tokens that begin at `starts` (B,).
+
+    The first `skip` tokens of each window are context only. The losses are on the device of the model, so that Python
+    does not wait for a GPU.
+    """
     x, y = inputs_and_targets(tokens, starts, seq_len, model.device)
     with scoring(model, dtype):
         return token_losses(model, x, y[:, skip:]).float()

@@ -49,7 +49,7 @@ class LoopCache(FunctionCache):
             self.replace_index(sig, data)
 
     def replace_index(self, sig, data) -> None:
-        """Begin an index anew in place of a damaged one."""
+        """Replace a damaged index."""
         with contextlib.suppress(OSError):  # the folder cannot be written, or the disk is full: each process compiles
             self.flush()
             super().save_overload(sig, data)

@@ -7,6 +7,8 @@ first[b, t] up to S - T + t.
 # A checker of types sees kernels without what Triton gives them.
 # pyright: reportGeneralTypeIssues=false
 
+from collections.abc import Callable
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -161,17 +163,12 @@ def position_sums_kernel(
     tl.store(out + place, total, mask=inside(tile))
 
 
-def tile_constants(tile: Tile, num_rows: int, num_columns: int, num_terms: int) -> dict:
-    """Return the constants of a kernel that computes (num_rows, num_columns) in tiles."""
-    exceeds_rows = num_rows % tile.BM > 0
-    exceeds_columns = num_columns % tile.BN > 0
-    exceeds_terms = num_terms % tile.BK > 0
-    return tile._asdict() | {"MASKED": exceeds_rows or exceeds_columns or exceeds_terms}
-
-
-def num_tiles(tile: Tile, num_rows: int, num_columns: int) -> int:
-    """Return the number of tiles of a matrix (num_rows, num_columns)."""
-    return cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN)
+def run_tiles(kernel: Callable, tile: Tile, num_matrices: int, shape: tuple[int, int, int], *arguments) -> None:
+    """Run a kernel that computes matrices in tiles; `shape` is their rows, columns and terms."""
+    num_rows, num_columns, num_terms = shape
+    num_tiles = cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN)
+    exceeds = num_rows % tile.BM > 0 or num_columns % tile.BN > 0 or num_terms % tile.BK > 0
+    launch(kernel, (num_tiles * num_matrices,), *arguments, MASKED=exceeds, **tile._asdict())
 
 
 def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
@@ -181,9 +178,7 @@ def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
     tile = SCORES_TILE if T > FLAT_TILE.BM else FLAT_TILE
     turned = k.permute(0, 2, 3, 1).contiguous()  # (B, K, D, S): as `pack`
     scores = q.new_empty(B, H, T, S)
-    grid = (num_tiles(tile, T, S) * B * H,)
-    constants = tile_constants(tile, T, S, D)
-    launch(scores_kernel, grid, q, turned, first, scores, (T, S, H, K, D), **constants)
+    run_tiles(scores_kernel, tile, B * H, (T, S, D), q, turned, first, scores, (T, S, H, K, D))
     return scores
 
 
@@ -196,20 +191,16 @@ def query_sums(weights: Tensor, x: Tensor, first: Tensor) -> Tensor:
     K, D = x.shape[2:]
     tile = QUERIES_TILE if T > FLAT_TILE.BM else FLAT_TILE
     out = x.new_empty(B, T, H, D)
-    grid = (num_tiles(tile, T, D) * B * H,)
-    constants = tile_constants(tile, T, D, S)
-    launch(query_sums_kernel, grid, weights, x, first, out, (T, S, H, K, D), **constants)
+    run_tiles(query_sums_kernel, tile, B * H, (T, D, S), weights, x, first, out, (T, S, H, K, D))
     return out
 
 
 def position_sums(weights: Tensor, x: Tensor, first: Tensor, num_groups: int) -> Tensor:
     """Return (B, T, K, D), the sum over the heads of each of K groups of weights (B, H, T, T)^T x (B, T, H, D)."""
     B, T, H, D = x.shape
-    tile = POSITIONS_TILE
     out = x.new_empty(B, T, num_groups, D)
-    grid = (num_tiles(tile, T, D) * B * num_groups,)
-    constants = tile_constants(tile, T, D, T)
-    launch(position_sums_kernel, grid, weights, x, first, out, (T, H, num_groups, D), **constants)
+    sizes = (T, H, num_groups, D)
+    run_tiles(position_sums_kernel, POSITIONS_TILE, B * num_groups, (T, D, T), weights, x, first, out, sizes)
     return out
 
 
