@@ -75,8 +75,7 @@ def test_a_text_of_one_token_has_no_later_ones():
     check(build(100), tokens=stream(1))
 
 
-@pytest.mark.parametrize("numerics", ["fast", "exact"])
-@pytest.mark.parametrize("batch_size", [1, 4, 30])
+@pytest.mark.parametrize(("numerics", "batch_size"), [("exact", 1), ("fast", 4), ("fast", 30)])
 @pytest.mark.parametrize(
     ("leak", "position"),
     [
@@ -129,11 +128,6 @@ def test_in_exact_numerics_one_bit_is_a_leak():
 
     with pytest.raises(IntegrityError, match="at position 3 "):
         check(leaky(leak, "exact"))
-
-
-def test_a_leak_is_found_in_bfloat16():
-    with pytest.raises(IntegrityError, match="at position 0 "):
-        check(leaky(lambda x: x + 0.5 * x.roll(-1, 1)), dtype=torch.bfloat16)
 
 
 def test_weights_that_are_not_numbers_are_no_leak():

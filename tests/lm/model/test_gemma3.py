@@ -17,31 +17,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from lm.core.params import read_yaml
 from lm.model import kernels
 from lm.model.config import ModelConfig, ModelParams
-from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token, rotary_table, rotate
+from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
 from lm.model.kernels import attend, cross_entropy, visible
 from lm.model.score import token_losses, token_nats
 from support import ROOT
-from support.model_cases import assert_close
+from support.model_cases import SHAPE, assert_close
 from support.model_cases import random_model as build
 from tools.common.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 
 # No two sizes are equal, so that no test passes with one in place of another.
-TINY = ModelConfig(
-    n_layer=4,
-    n_head=4,
-    n_kv_head=2,
-    head_dim=16,
-    d_model=48,
-    d_ff=96,
-    sliding_window=8,
-    full_attention_every=4,
-    rope_base_local=10_000.0,
-    rope_base_global=1_000_000.0,
-    query_pre_attn_scalar=24,
-    norm_eps=1e-3,
-    max_seq_len=128,
-    vocab_size=61,
-)
+TINY = ModelConfig(**SHAPE | {"d_model": 48, "d_ff": 96, "norm_eps": 1e-3, "max_seq_len": 128}, vocab_size=61)
 ONE_BLOCK = dataclasses.replace(TINY, n_layer=1, full_attention_every=1)
 GEMMA3_270M = ModelParams(**read_yaml(ROOT / "presets.yaml")["models"]["gemma3_270m"])
 # The published shape, smaller: one key head, and more layers.
@@ -152,73 +137,21 @@ def test_weights_convert_both_ways():
         assert all(torch.equal(found[name], state[name]) for name in state)
 
 
-def test_converted_weights_keep_the_order_of_the_model():
-    state = build(TINY).state_dict()
-
-    converted = from_hugging_face(to_hugging_face(state))
-
-    assert list(converted) == list(state)
-
-
-def test_published_weights_in_bfloat16_become_float32_and_their_tied_head_goes():
-    theirs = to_hugging_face(build(TINY).bfloat16().state_dict())
-    head = theirs["model.embed_tokens.weight"]
-
-    converted = from_hugging_face({**theirs, "lm_head.weight": head})
-
-    assert len(converted) == len(theirs)
-    assert {weight.dtype for weight in converted.values()} == {torch.float32}
-
-
-def test_a_head_that_is_not_the_embedding_is_refused():
-    theirs = to_hugging_face(build(TINY).state_dict())
-    head = theirs["model.embed_tokens.weight"] + 1
-
-    with pytest.raises(ValueError, match="tied"):
-        from_hugging_face({**theirs, "lm_head.weight": head})
-
-
 # Positions and attention.
-
-
-def test_a_pair_is_rotated_by_its_position_times_its_frequency():
-    """The pair i of D / 2 turns by position · base^(-2i/D), counted from 0: RoPE's definition as complex numbers."""
-    start = 3
-    end = 9
-    head_dim = 6
-    base = 100.0
-    x = torch.randn(2, end - start, 4, head_dim, generator=seeded())
-    position = torch.arange(start, end)[:, None, None]
-    frequency = base ** (-torch.arange(0, head_dim, 2) / head_dim).double()
-    angle = position * frequency
-    turn = torch.polar(torch.ones_like(angle), angle)
-    first, second = x.double().chunk(2, -1)
-    turned = torch.complex(first, second) * turn
-    wanted = torch.cat([turned.real, turned.imag], -1)
-
-    cos, signed_sin = rotary_table(end, head_dim, base, "cpu")
-    found = rotate(x, (cos[start:], signed_sin[start:]))
-
-    assert_close(found, wanted, 1e-6)
 
 
 def test_rotary_tables_are_made_again_only_for_a_text_twice_as_long():
     """A GPU waits for each new table; a text that grows token by token must not need one each time."""
     model = build(TINY)
+    tables = []
 
-    def table_for(length: int) -> int:
-        """Return where in memory the cosines are of which a text of this length gets a part."""
+    for length in (20, 12, 32, 33, 64, TINY.max_seq_len, 5):
         cos, _ = model.rotary_tables(0, length, model.device)[TINY.rope_base_local]
-        return cos.untyped_storage().data_ptr()
+        tables.append(cos.untyped_storage().data_ptr())
 
-    first = table_for(20)
-    assert [table_for(length) for length in (12, 32)] == [first, first]
-    second = table_for(33)
-    assert second != first
-    assert table_for(64) == second
-    longest = table_for(TINY.max_seq_len)
-    assert longest != second
-    assert table_for(5) == longest
+    first, second, last = tables[0], tables[3], tables[5]
+    assert tables == [first, first, first, second, second, last, last]
+    assert len({first, second, last}) == 3
 
 
 def test_a_model_that_moves_to_another_device_gets_its_rotary_tables_there():
@@ -306,12 +239,6 @@ def test_on_a_gpu_float32_and_masks_get_a_key_for_each_query_head(monkeypatch, d
 # Counts, and the first weights.
 
 
-def test_the_published_model_has_the_published_number_of_parameters():
-    counts = count_parameters(GEMMA3_270M.config(vocab_size=262_144))
-
-    assert counts["total"] == 268_098_176
-
-
 def test_parameters_are_counted_by_component():
     parts = {"norm": "norms", "mlp": "mlp", "attn": "attention", "embed": "embedding"}
     wanted = dict.fromkeys(parts.values(), 0)
@@ -319,26 +246,17 @@ def test_parameters_are_counted_by_component():
         part = next(part for word, part in parts.items() if word in name)
         wanted[part] += weight.numel()
 
-    counts = count_parameters(TINY)
+    assert count_parameters(TINY) == wanted | {"total": sum(wanted.values())}
+    assert count_parameters(GEMMA3_270M.config(vocab_size=262_144))["total"] == 268_098_176  # as published
 
-    assert counts == wanted | {"total": sum(wanted.values())}
 
-
-def test_flops_are_those_of_the_matrix_products():
-    model = build(TINY)
+def test_flops_are_those_of_the_products_and_of_the_scores_that_the_mask_lets_through():
     seq_len = 30
+    model = build(TINY)
     ids, targets = draw_batch(TINY, 2, seq_len)
     with FlopCounterMode(display=False) as counter:
         model.loss(ids, targets).backward()
     counted = counter.get_flop_counts()["Global"][torch.ops.aten.mm]
-
-    flops = flops_per_token(TINY, seq_len)
-
-    assert flops["attention"] + flops["mlp"] + flops["head"] == counted / (2 * seq_len)
-
-
-def test_flops_of_scores_are_those_that_the_mask_lets_through():
-    seq_len = 30
     num_scores = 0
     for layer in range(TINY.n_layer):
         window = seq_len if TINY.is_full(layer) else TINY.sliding_window
@@ -347,32 +265,21 @@ def test_flops_of_scores_are_those_that_the_mask_lets_through():
     flops_per_score = 2 * 2 * 3 * TINY.n_head * TINY.head_dim
 
     flops = flops_per_token(TINY, seq_len)
-
-    assert flops["scores"] == pytest.approx(flops_per_score * num_scores / seq_len)
-
-
-def test_the_flops_in_all_are_the_sum_of_the_components():
-    flops = flops_per_token(TINY, 30)
-
     total = flops.pop("total")
 
-    assert flops.keys() == {"attention", "scores", "mlp", "head"}
+    assert flops["attention"] + flops["mlp"] + flops["head"] == counted / (2 * seq_len)
+    assert flops["scores"] == pytest.approx(flops_per_score * num_scores / seq_len)
     assert total == pytest.approx(sum(flops.values()))
 
 
-@pytest.mark.parametrize("d_model", [48, 640])
-def test_first_loss_is_about_ln_of_the_vocabulary(d_model):
-    config = dataclasses.replace(TINY, d_model=d_model, vocab_size=1000)
+def test_first_loss_is_about_ln_of_the_vocabulary():
+    config = dataclasses.replace(TINY, d_model=640, vocab_size=1000)
     model = Gemma3Model(config)
     model.init_weights(seeded())
 
     loss = model.loss(*draw_batch(config, 4, 64))
 
     assert loss.item() == pytest.approx(math.log(1000), abs=0.1)
-
-
-def test_a_new_model_has_zeros():
-    assert all(weight.count_nonzero() == 0 for weight in Gemma3Model(TINY).parameters())
 
 
 def test_initial_weights_depend_only_on_the_generator():
@@ -417,9 +324,23 @@ def test_a_norm_under_autocast_is_rounded_once():
 # The loss.
 
 
-def assert_losses_are_the_cross_entropy(model: Gemma3Model, ids: Tensor, targets: Tensor, rows: int) -> None:
-    logits = model(ids).flatten(0, 1)
-    wanted = F.cross_entropy(logits, targets.flatten(), reduction="none")
+ONE_HEAD = dataclasses.replace(ONE_BLOCK, d_model=16, n_head=1, n_kv_head=1)
+
+
+@pytest.mark.parametrize(
+    ("config", "seq_len", "rows"),
+    [
+        pytest.param(TINY, 30, 1, id="a row at a time"),
+        pytest.param(TINY, 30, 7, id="the last chunk has four rows"),
+        pytest.param(dataclasses.replace(ONE_HEAD, vocab_size=2**17), 9, 512, id="the softmax takes four rows of 18"),
+        pytest.param(dataclasses.replace(ONE_HEAD, vocab_size=2**19 + 1), 2, 512, id="the softmax takes one row"),
+    ],
+)
+def test_the_loss_in_chunks_is_the_cross_entropy(config, seq_len, rows):
+    model = build(config)
+    model.max_logits = rows * config.vocab_size
+    ids, targets = draw_batch(config, 2, seq_len)
+    wanted = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), reduction="none")
     wanted_gradients = gradients(model, wanted.mean())
 
     loss = model.loss(ids, targets)
@@ -429,29 +350,6 @@ def assert_losses_are_the_cross_entropy(model: Gemma3Model, ids: Tensor, targets
     assert_close(each.flatten(), wanted, 1e-6)
     assert_close(loss, wanted.mean(), 1e-6)
     assert_gradients_close(gradients(model, loss), wanted_gradients)
-
-
-@pytest.mark.parametrize("rows", [1, 7])
-def test_chunked_loss_is_the_cross_entropy(rows):
-    """Of 60 rows, the last chunk has fewer than seven."""
-    model = build(TINY)
-    model.max_logits = rows * TINY.vocab_size
-
-    assert_losses_are_the_cross_entropy(model, *draw_batch(TINY, 3, 20), rows)
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "seq_len"),
-    [
-        pytest.param(2**17, 9, id="four rows of 18 at a time"),
-        pytest.param(2**19 + 1, 2, id="one row at a time"),
-    ],
-)
-def test_the_loss_of_a_large_vocabulary_is_the_cross_entropy(vocab_size, seq_len):
-    """The softmax takes few rows at a time there."""
-    config = dataclasses.replace(ONE_BLOCK, d_model=16, n_head=1, n_kv_head=1, vocab_size=vocab_size)
-
-    assert_losses_are_the_cross_entropy(build(config), *draw_batch(config, 2, seq_len), rows=512)
 
 
 def test_the_gradient_of_a_part_of_the_loss_is_that_part():
@@ -468,6 +366,8 @@ def test_the_gradient_of_a_part_of_the_loss_is_that_part():
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch, sampled):
     """As on a GPU: zeros below the head, whose logits are -inf."""
+    on_gpu = kernels.padded_head(torch.empty(50_257, 4, device="meta"), torch.bfloat16)
+    assert on_gpu.shape == (50_304, 4)
     generator = seeded()
     h = torch.randn(30, 16, generator=generator)
     head = torch.randn(61, 16, generator=generator)
@@ -488,23 +388,6 @@ def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch, sampled):
 
     for padded, plain in zip(found, wanted, strict=True):
         assert_close(padded, plain, 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("device", "num_entries", "wanted"),
-    [
-        ("cpu", 61, 61),
-        ("meta", 61, 64),
-        ("meta", 64, 64),
-        ("meta", 50_257, 50_304),
-    ],
-)
-def test_the_head_is_padded_on_a_gpu_only(device, num_entries, wanted):
-    head = torch.empty(num_entries, 4, device=device)
-
-    padded = kernels.padded_head(head, torch.bfloat16)
-
-    assert padded.shape == (wanted, 4)
 
 
 @pytest.mark.parametrize("rows", [7, 60], ids=["several chunks", "one chunk"])
@@ -541,25 +424,6 @@ def test_cross_entropy_in_bfloat16_is_within_its_rounding(rows):
     assert ((head.grad - wide_head.grad).abs() <= head_bound).all()
 
 
-def test_gradients_under_autocast_are_float32():
-    model = build(SMALL_270M)
-    ids, targets = draw_batch(SMALL_270M, 4, 40)
-    wanted = gradients(model, model.loss(ids, targets))
-
-    with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.hidden(ids)
-        loss = model.loss(ids, targets)
-    found = gradients(model, loss)
-
-    assert hidden.dtype == torch.bfloat16
-    assert {grad.dtype for grad in found.values()} == {torch.float32}
-    # About 15 roundings in each of 7 blocks, forward and backward, add up like a random walk. The gradients of the
-    # norms of queries and keys are differences of larger numbers.
-    bound = 6 * BFLOAT16_ROUNDING * (2 * 7 * 15) ** 0.5
-    for name, gradient in wanted.items():
-        assert relative_error(found[name], gradient) <= bound, name
-
-
 class Rows:
     """Stands for the input (N, C) of the head on a GPU."""
 
@@ -568,21 +432,6 @@ class Rows:
 
     def __len__(self):
         return 16_384
-
-
-@pytest.fixture
-def large_vocabulary():
-    """A model with 2**18 entries, without memory for its weights."""
-    with FakeTensorMode():
-        return Gemma3Model(dataclasses.replace(TINY, vocab_size=2**18))
-
-
-def set_gpu_memory(monkeypatch, *unallocated_gib: int) -> None:
-    """Make torch report this memory of a GPU, one number for each time that it is asked, and 4 GiB in its cache."""
-    reports = iter(unallocated_gib)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(reports) * GIB, 80 * GIB))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 7 * GIB)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 3 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -594,20 +443,16 @@ def set_gpu_memory(monkeypatch, *unallocated_gib: int) -> None:
         pytest.param(900, 5462, id="fewer than 2**31 logits"),
     ],
 )
-def test_the_loss_takes_chunks_as_large_as_a_gpu_has_room_for(
-    monkeypatch, large_vocabulary, unallocated_gib, wanted_rows
-):
-    set_gpu_memory(monkeypatch, unallocated_gib)
+def test_the_loss_takes_chunks_as_large_as_a_gpu_has_room_for(monkeypatch, unallocated_gib, wanted_rows):
+    """It asks once: in the first step. Torch has 4 GiB in its cache."""
+    reports = iter([unallocated_gib])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(reports) * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 7 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 3 * GIB)
+    with FakeTensorMode():  # without memory for the weights
+        model = Gemma3Model(dataclasses.replace(TINY, vocab_size=2**18))
 
-    assert large_vocabulary.loss_rows(Rows()) == wanted_rows
-
-
-def test_a_gpu_is_asked_for_its_free_memory_once(monkeypatch, large_vocabulary):
-    set_gpu_memory(monkeypatch, 60, 0)
-
-    rows = [large_vocabulary.loss_rows(Rows()) for _ in range(2)]
-
-    assert rows == [4096, 4096]
+    assert [model.loss_rows(Rows()) for _ in range(2)] == [wanted_rows, wanted_rows]
 
 
 class OnGPU(Tensor):
@@ -695,23 +540,14 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
     names = list(model.state_dict())
     wanted_loss = model.loss(ids, targets)
     wanted = gradients(model, wanted_loss)
+    backend = RecordingBackend()
 
-    model.compile(backend=RecordingBackend(), fullgraph=True)
+    model.compile(backend=backend, fullgraph=True)
     loss = model.loss(ids, targets)
 
     assert_close(loss, wanted_loss)
     assert_gradients_close(gradients(model, loss), wanted)
     assert list(model.state_dict()) == names
-
-
-def test_equal_blocks_share_one_graph():
-    config = dataclasses.replace(TINY, n_layer=4, full_attention_every=2)
-    model = build(config)
-    backend = RecordingBackend()
-    model.compile(backend=backend)
-
-    model.loss(*draw_batch(config, 2, 20))
-
     assert len(backend.graphs) == 4, "two kinds of blocks, the last norm, and the softmax of the loss"
 
 
@@ -788,21 +624,6 @@ def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(compiled
 
 
 @NEEDS_COMPILER
-@pytest.mark.slow
-def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients_in_float32(inductor_cache):
-    ids, targets = draw_batch(ONE_BLOCK, 2, 20)
-    model = build(ONE_BLOCK)
-    plain = loss_and_gradients(model, ids, targets, torch.float32)
-
-    torch._dynamo.reset()
-    model.compile()
-    compiled = loss_and_gradients(model, ids, targets, torch.float32)
-
-    for name, wanted in plain.items():
-        assert relative_error(compiled[name], wanted) <= 1e-5, name
-
-
-@NEEDS_COMPILER
 def test_the_compiled_softmax_replaces_the_logits_without_a_copy(compiled_step):
     """Inductor's code allocates numbers for each row only: the gradient is written by the kernel that computes it."""
     (code,) = (code for code in compiled_step.codes if "logsumexp" in code)
@@ -834,15 +655,7 @@ def test_text_longer_than_the_model_is_refused():
         Gemma3Model(TINY)(draw_ids(TINY, 1, 129))
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "sentence"),
-    [
-        ("n_head", 5, r"n_head is 5; it must be a multiple of n_kv_head \(2\)"),
-        ("d_model", 50, r"d_model is 50; it must be a multiple of n_head \(4\)"),
-        ("head_dim", 15, "head_dim is 15; it must be an even number"),
-        ("sliding_window", 0, "sliding_window is 0; it must be above 0"),
-    ],
-)
-def test_invalid_shapes_are_refused(field, value, sentence):
-    with pytest.raises(ValueError, match=sentence):
+@pytest.mark.parametrize(("field", "value"), [("n_head", 5), ("d_model", 50), ("head_dim", 15), ("sliding_window", 0)])
+def test_invalid_shapes_are_refused(field, value):
+    with pytest.raises(ValueError, match=f"{field} is {value}"):
         dataclasses.replace(TINY, **{field: value})

@@ -18,15 +18,12 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.model import machine
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.machine import (
-    COMPUTE_DTYPES,
     available_memory_bytes,
     bfloat16_speedup,
     computed_on,
-    describe_device,
     idle_gpu_warnings,
     is_out_of_memory,
     matmul_peak_flops,
-    pick_device,
     read_device,
     reject_emulation,
     resolve_dtype,
@@ -55,7 +52,6 @@ def write_group(folder: Path, version: int, limit: int | str) -> None:
         (folder / "memory.stat").write_text("total_cache 400000\ntotal_inactive_file 200000\n")
 
 
-@pytest.mark.parametrize("place", [".", "slurm/job_7", "slurm"], ids=["container", "own group", "group around it"])
 @pytest.mark.parametrize(
     ("version", "root", "membership"),
     [
@@ -63,23 +59,15 @@ def write_group(folder: Path, version: int, limit: int | str) -> None:
         pytest.param(1, "memory", "4:cpu,cpuacct:/x\n9:memory:/slurm/job_7\n0::/\n", id="version 1"),
     ],
 )
-def test_the_limit_of_each_control_group_counts(tmp_path, version, root, membership, place):
-    write_group(tmp_path / root / place, version, 1_000_000)
+def test_the_lowest_limit_of_the_control_groups_counts(tmp_path, version, root, membership):
+    """First the container's, then that of the group around the own one, then the own one."""
     member = tmp_path / "member"
     member.write_text(membership)
 
-    assert available_memory_bytes(CPU, tmp_path, member) == 1_000_000 - 700_000 + 200_000
+    for place, limit in ((".", 1_000_000), ("slurm", 950_000), ("slurm/job_7", 900_000)):
+        write_group(tmp_path / root / place, version, limit)
 
-
-def test_the_lowest_of_several_limits_counts(tmp_path):
-    no_limit = 2**63 - 4096
-    write_group(tmp_path / "memory", 1, no_limit)
-    write_group(tmp_path / "memory/slurm", 1, 900_000)
-    write_group(tmp_path / "memory/slurm/job_7", 1, 1_000_000)
-    member = tmp_path / "member"
-    member.write_text("9:memory:/slurm/job_7\n")
-
-    assert available_memory_bytes(CPU, tmp_path, member) == 900_000 - 700_000 + 200_000
+        assert available_memory_bytes(CPU, tmp_path, member) == limit - 700_000 + 200_000
 
 
 @pytest.mark.parametrize("limit", [None, "max", 2**60], ids=["no group", "no limit", "more than the machine has"])
@@ -146,15 +134,6 @@ ON_LINUX = pytest.mark.skipif(
 )
 
 
-def set_instructions(monkeypatch, name: str) -> None:
-    """Let this processor have one set of instructions."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True})
-
-
-def forbid_measuring(monkeypatch) -> None:
-    monkeypatch.setattr(torch, "mm", lambda *operands: pytest.fail("a product was measured"))
-
-
 @ON_LINUX
 @pytest.mark.parametrize(
     ("instructions", "speedup", "wanted"),
@@ -166,7 +145,7 @@ def forbid_measuring(monkeypatch) -> None:
     ],
 )
 def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, products, instructions, speedup, wanted):
-    set_instructions(monkeypatch, instructions)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
     products.seconds = [speedup]
     products.speedup = speedup
 
@@ -174,106 +153,67 @@ def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, products, inst
 
     assert found == wanted
     name = str(wanted).removeprefix("torch.")
-    assert capsys.readouterr().out == f"dtype        {name} (bfloat16 products are {speedup:.1f} times as fast)\n"
-
-
-@ON_LINUX
-def test_auto_is_float32_where_bfloat16_is_emulated(monkeypatch, capsys):
-    set_instructions(monkeypatch, "avx2")
-    forbid_measuring(monkeypatch)
-
-    found = resolve_dtype("auto", CPU, earlier="bfloat16")
-
-    assert found == torch.float32
     printed = capsys.readouterr().out
-    assert printed.startswith("dtype        float32 (")
-    assert "no instructions for bfloat16" in printed
+    assert printed.startswith(f"dtype        {name} (")
+    assert f" {speedup:.1f} times" in printed
 
 
 @ON_LINUX
-@pytest.mark.parametrize("earlier", ["float32", "bfloat16"])
-def test_a_run_goes_on_in_the_dtype_in_which_it_began(monkeypatch, earlier):
-    set_instructions(monkeypatch, "avx512_bf16")
-    forbid_measuring(monkeypatch)
+@pytest.mark.parametrize(
+    ("instructions", "name", "earlier", "wanted"),
+    [
+        ("avx2", "auto", "bfloat16", torch.float32),  # where it would be emulated
+        ("avx512_bf16", "auto", "float32", torch.float32),
+        ("avx512_bf16", "auto", "bfloat16", torch.bfloat16),
+        ("avx512_bf16", "float32", "bfloat16", torch.float32),
+    ],
+)
+def test_nothing_is_measured_where_instructions_the_run_so_far_or_a_name_decide(
+    monkeypatch, instructions, name, earlier, wanted
+):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
+    monkeypatch.setattr(torch, "mm", lambda *operands: pytest.fail("a product was measured"))
 
-    assert resolve_dtype("auto", CPU, earlier) == COMPUTE_DTYPES[earlier]
-
-
-def test_a_dtype_that_is_named_counts_whatever_a_run_began_with():
-    assert resolve_dtype("float32", CPU, earlier="bfloat16") == torch.float32
+    assert resolve_dtype(name, CPU, earlier) == wanted
 
 
 @ON_LINUX
 def test_bfloat16_is_refused_where_it_is_emulated(monkeypatch):
-    set_instructions(monkeypatch, "avx2")
-
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
     with pytest.raises(EnvironmentFailure, match=r"train\.dtype is bfloat16"):
         reject_emulation("bfloat16", CPU)
 
-    set_instructions(monkeypatch, "avx512_bf16")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     reject_emulation("bfloat16", CPU)
 
 
 # The device.
 
 
-def set_num_gpus(monkeypatch, number: int) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
-
-
 @pytest.mark.parametrize(
-    ("index", "choice", "wanted"),
+    ("num_gpus", "index", "choice", "wanted"),
     [
-        pytest.param(None, "auto", "cuda:0", id="CUDA_VISIBLE_DEVICES decides which one is the first"),
-        (None, "cuda", "cuda:0"),
-        (1, "auto", "cuda:1"),
-        (1, "cpu", "cpu"),
+        (2, None, "auto", "cuda:0"),  # CUDA_VISIBLE_DEVICES decides which one is the first
+        (2, None, "cuda", "cuda:0"),
+        (2, 1, "auto", "cuda:1"),
+        (2, 1, "cpu", "cpu"),
+        (0, None, "auto", "cpu"),
+        (2, 2, "auto", "process 3 of this host has no GPU of its own: 2 are visible"),
+        (0, None, "cuda", r"device of runtime\.yaml is cuda, and torch finds no NVIDIA GPU"),
+        (0, None, "tpu", "runtime.yaml: device is 'tpu'; it must be one of auto, cpu, cuda"),
     ],
 )
-def test_a_gpu_is_used_if_there_is_one_and_runtime_yaml_agrees(monkeypatch, index, choice, wanted):
-    set_num_gpus(monkeypatch, 2)
-
-    assert pick_device(index, choice) == torch.device(wanted)
-
-
-def test_more_processes_than_gpus_are_refused(monkeypatch):
-    set_num_gpus(monkeypatch, 2)
-
-    with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
-        pick_device(2)
-
-
-def test_without_a_gpu_the_cpu_is_used(monkeypatch):
-    set_num_gpus(monkeypatch, 0)
-
-    assert pick_device(choice="auto") == CPU
-
-
-def test_a_gpu_that_runtime_yaml_asks_for_and_that_is_missing_is_named(monkeypatch):
-    set_num_gpus(monkeypatch, 0)
-
-    with pytest.raises(
-        EnvironmentFailure, match=r"device of runtime\.yaml is cuda, and torch finds no NVIDIA GPU here"
-    ):
-        pick_device(choice="cuda")
-
-
-@pytest.mark.parametrize(("choice", "expected"), [("auto", "cuda"), ("cuda", "cuda"), ("cpu", "cpu")])
-def test_runtime_yaml_chooses_the_device(monkeypatch, tmp_path, choice, expected):
-    set_num_gpus(monkeypatch, 1)
+def test_runtime_yaml_and_the_rank_choose_the_device(monkeypatch, tmp_path, num_gpus, index, choice, wanted):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: num_gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     monkeypatch.chdir(tmp_path)
     Path("runtime.yaml").write_text(f"device: {choice}\n")
 
-    assert read_device().type == expected
-
-
-def test_another_device_is_refused(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    Path("runtime.yaml").write_text("device: tpu\n")
-
-    with pytest.raises(ParamsError, match=r"runtime\.yaml: device is 'tpu'; it must be one of auto, cpu, cuda"):
-        read_device()
+    if " " in wanted:
+        with pytest.raises((EnvironmentFailure, ParamsError), match=wanted):
+            read_device(index)
+    else:
+        assert read_device(index) == torch.device(wanted)
 
 
 @pytest.mark.parametrize(
@@ -291,49 +231,24 @@ def test_a_build_for_cpus_beside_a_gpu_is_warned_of(monkeypatch, cuda_version, h
     warnings = idle_gpu_warnings()
 
     assert len(warnings) == int(warns)
-    remedy = "is built for CPUs, so the GPU stays idle; to replace it, run `rm -r .venv`"
-    assert all(remedy in warning for warning in warnings)
-
-
-@pytest.mark.parametrize(
-    ("device", "threads", "wanted"),
-    [
-        (CPU, 1, "cpu, 1 thread"),
-        (CPU, 2, "cpu, 2 threads"),
-        (CUDA, 2, "NVIDIA H100"),
-    ],
-)
-def test_a_device_is_described_for_people(monkeypatch, device, threads, wanted):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-
-    assert describe_device(device, threads) == wanted
+    assert all("`rm -r .venv`" in warning for warning in warnings)
 
 
 # What results depend on.
 
-VERSIONS = {
-    "torch": torch.__version__.split("+")[0],
-    "numpy": np.__version__,
-    "numba": numba.__version__,
-}
-
 
 @pytest.mark.parametrize(("device", "gpu"), [(CPU, {}), (CUDA, {"gpu": "NVIDIA H100"})], ids=["cpu", "gpu"])
-def test_exact_results_depend_on_versions(monkeypatch, device, gpu):
-    """The bits are those of a CPU; the GPU is recorded all the same."""
+def test_exact_results_depend_on_versions_and_fast_ones_on_all_that_computes(monkeypatch, device, gpu):
+    """The bits of exact numerics are those of a CPU; the GPU is recorded all the same."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
 
-    recorded = computed_on(device, torch.float32, "exact", ranks=4)
+    exact = computed_on(device, torch.float32, "exact", ranks=4)
+    fast = computed_on(device, torch.bfloat16, "fast", ranks=4)
 
-    assert recorded == {"numerics": "exact", **gpu, **VERSIONS}
-
-
-def test_fast_results_depend_on_all_that_computes():
-    recorded = computed_on(CPU, torch.bfloat16, "fast", ranks=4)
-
-    assert recorded == {
+    assert exact == {"numerics": "exact", **gpu, **VERSIONS}
+    assert fast == {
         "numerics": "fast",
-        "device": "cpu",
+        "device": gpu.get("gpu", "cpu"),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
         "dtype": "bfloat16",
@@ -341,6 +256,13 @@ def test_fast_results_depend_on_all_that_computes():
         "ranks": 4,
         **VERSIONS,
     }
+
+
+VERSIONS = {
+    "torch": torch.__version__.split("+")[0],
+    "numpy": np.__version__,
+    "numba": numba.__version__,
+}
 
 
 # A step on a GPU, without one: on tensors of torch's device "meta".
@@ -359,13 +281,6 @@ class Float64Finder(TorchDispatchMode):
         if any(each.dtype == torch.float64 and each.device.type != "cpu" for each in tensors):
             self.found.append(str(func))
         return made
-
-
-def test_a_float64_tensor_on_a_device_is_found():
-    with Float64Finder() as finder:
-        torch.ones(2, device="meta").double()
-
-    assert len(finder.found) == 1
 
 
 @pytest.mark.parametrize("document_start_id", [None, 0])
