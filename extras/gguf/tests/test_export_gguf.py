@@ -70,7 +70,16 @@ def make_run(folder: Path, tokenizer, **changes) -> SimpleNamespace:
     path = folder / "out.gguf"
     options = ["--models", folder / "models", "--tokenizer", folder / "tokenizer"]
     assert call(path, *options) == 0
-    return SimpleNamespace(folder=folder, path=path, model=model, tokenizer=tokenizer, options=options)
+    entries, tensors = read(path)
+    return SimpleNamespace(
+        folder=folder,
+        path=path,
+        model=model,
+        tokenizer=tokenizer,
+        options=options,
+        entries=entries,
+        tensors=tensors,
+    )
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
@@ -95,10 +104,9 @@ def read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
 
 @with_bpe
 def test_the_shape_is_under_the_names_of_llama_cpp(run):
-    entries, _ = read(run.path)
-
-    assert entries["general.architecture"] == "gemma3"
-    shape = {name.removeprefix("gemma3."): value for name, value in entries.items() if name.startswith("gemma3.")}
+    assert run.entries["general.architecture"] == "gemma3"
+    prefix = "gemma3."
+    shape = {name.removeprefix(prefix): value for name, value in run.entries.items() if name.startswith(prefix)}
     assert shape.pop("attention.sliding_window_pattern") == [True, True, False, True]
     assert shape == pytest.approx(
         {
@@ -120,50 +128,19 @@ def test_the_shape_is_under_the_names_of_llama_cpp(run):
 
 
 @with_bpe
-def test_the_file_has_each_of_our_tensors_in_float32(run):
-    entries, tensors = read(run.path)
+def test_matrices_alone_may_be_written_in_f16(run):
+    half = run.folder / "half.gguf"
 
-    assert len(tensors) == len(run.model.state_dict())
-    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float32)}
-    assert entries["general.file_type"] == 0
+    assert call(half, *run.options, "--dtype", "f16") == 0
 
-
-def weight_of(run, name: str) -> np.ndarray:
-    return run.model.state_dict()[f"{name}.weight"].numpy()
-
-
-@with_bpe
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("token_embd", "embed_tokens"),
-        ("blk.1.attn_q", "layers.1.self_attn.q_proj"),
-        ("blk.3.attn_output", "layers.3.self_attn.o_proj"),
-        ("blk.0.ffn_down", "layers.0.mlp.down_proj"),
-    ],
-)
-def test_matrices_are_ours(run, theirs, ours):
-    _, tensors = read(run.path)
-
-    assert np.array_equal(tensors[f"{theirs}.weight"], weight_of(run, ours))
-
-
-@with_bpe
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("output_norm", "norm"),
-        ("blk.2.attn_norm", "layers.2.input_layernorm"),
-        ("blk.2.post_attention_norm", "layers.2.post_attention_layernorm"),
-        ("blk.0.ffn_norm", "layers.0.pre_feedforward_layernorm"),
-        ("blk.0.post_ffw_norm", "layers.0.post_feedforward_layernorm"),
-        ("blk.3.attn_k_norm", "layers.3.self_attn.k_norm"),
-    ],
-)
-def test_norms_have_the_one_that_gemma_adds(run, theirs, ours):
-    _, tensors = read(run.path)
-
-    assert np.array_equal(tensors[f"{theirs}.weight"], 1 + weight_of(run, ours))
+    entries, tensors = read(half)
+    assert run.entries["general.file_type"] == 0
+    assert entries["general.file_type"] == 1
+    assert len(run.tensors) == len(tensors) == len(run.model.state_dict())
+    assert {tensor.dtype for tensor in run.tensors.values()} == {np.dtype(np.float32)}
+    assert {tensor.ndim: tensor.dtype for tensor in tensors.values()} == {1: np.float32, 2: np.float16}
+    ours = run.model.embed_tokens.weight.detach().numpy()
+    assert np.array_equal(tensors["token_embd.weight"], ours.astype(np.float16))
 
 
 @pytest.mark.parametrize(("n_layer", "divisor"), [(4, 16), (62, 8)])
@@ -180,31 +157,17 @@ def test_the_query_norm_makes_the_scale_of_llama_cpp_ours(n_layer, divisor):
     assert np.allclose(tensors["blk.1.attn_q_norm.weight"], expected, rtol=1e-6)
 
 
-def vocabulary_of(run) -> dict:
-    """Return the entries that describe the vocabulary."""
-    entries, _ = read(run.path)
+def test_the_vocabulary_is_complete_and_texts_begin_with_end_of_text(run):
     prefix = "tokenizer.ggml."
-    return {name.removeprefix(prefix): value for name, value in entries.items() if name.startswith(prefix)}
+    entries = {name.removeprefix(prefix): value for name, value in run.entries.items() if name.startswith(prefix)}
 
+    # Its kind.
+    kind = ("llama", "default") if run.folder.name.startswith("gemma") else ("gpt2", "gpt-2")
+    assert (entries["model"], entries["pre"]) == kind
+    assert ("scores" in entries) == (entries["model"] == "llama")
+    assert ("merges" in entries) == (entries["model"] == "gpt2")
 
-def test_the_kind_of_vocabulary_is_named(run):
-    entries = vocabulary_of(run)
-
-    if run.folder.name.startswith("gemma"):
-        assert entries["model"] == "llama"
-        assert entries["pre"] == "default"
-        assert "scores" in entries
-        assert "merges" not in entries
-    else:
-        assert entries["model"] == "gpt2"
-        assert entries["pre"] == "gpt-2"
-        assert "merges" in entries
-        assert "scores" not in entries
-
-
-def test_the_vocabulary_is_complete(run):
-    entries = vocabulary_of(run)
-
+    # Its tokens.
     backend = tokenizers.Tokenizer.from_file(str(run.tokenizer.folder / "tokenizer.json"))
     ours = [backend.id_to_token(token_id) for token_id in range(run.tokenizer.vocab_size)]
     tokens = entries["tokens"]
@@ -213,18 +176,12 @@ def test_the_vocabulary_is_complete(run):
     assert len(entries["token_type"]) == len(tokens)
     assert entries["token_type"][-NUM_SPARE:] == [vocabulary.UNUSED] * NUM_SPARE
 
-
-def test_texts_begin_with_end_of_text(run):
-    entries = vocabulary_of(run)
-
+    # End of text.
     eot_id = run.tokenizer.eot_id
-    assert entries["bos_token_id"] == eot_id
-    assert entries["eos_token_id"] == eot_id
-    assert entries["padding_token_id"] == eot_id
+    assert {entries[f"{name}_token_id"] for name in ("bos", "eos", "padding")} == {eot_id}
     assert entries["token_type"][eot_id] == vocabulary.CONTROL
-    assert entries["add_bos_token"]
-    assert not entries["add_eos_token"]
-    assert not entries["add_space_prefix"]
+    added = [entries[name] for name in ("add_bos_token", "add_eos_token", "add_space_prefix")]
+    assert added == [True, False, False]
 
 
 @with_bpe
@@ -236,33 +193,15 @@ def test_the_same_model_gives_the_same_bytes(run):
     assert again.read_bytes() == run.path.read_bytes()
 
 
-@with_bpe
-def test_f16_halves_the_matrices_alone(run):
-    half = run.folder / "half.gguf"
-
-    assert call(half, *run.options, "--dtype", "f16") == 0
-
-    entries, tensors = read(half)
-    dtypes = {tensor.ndim: tensor.dtype for tensor in tensors.values()}
-    assert dtypes == {1: np.float32, 2: np.float16}
-    assert np.array_equal(tensors["token_embd.weight"], weight_of(run, "embed_tokens").astype(np.float16))
-    assert entries["general.file_type"] == 1
-
-
 def test_only_a_gguf_file_is_replaced(tmp_path, capfd):
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
 
-    status = call(notes)
+    for path in (notes, tmp_path):
+        status = call(path)
 
-    refused(status, capfd.readouterr().err, 2, str(notes), "not a GGUF file")
+        refused(status, capfd.readouterr().err, 2, str(path), "not a GGUF file")
     assert notes.read_text() == "mine"
-
-
-def test_a_folder_is_not_replaced(tmp_path, capfd):
-    status = call(tmp_path)
-
-    refused(status, capfd.readouterr().err, 2, str(tmp_path), "not a GGUF file")
 
 
 def add_merges(*merges: str):
@@ -313,9 +252,8 @@ def test_a_vocabulary_that_llama_cpp_would_read_otherwise_is_refused(tmp_path, c
         describe_vocabulary(tokenizer, tokenizer.vocab_size)
 
 
-def read_encoder(path: Path) -> Callable[[str], list[int]]:
+def encoder_of(entries: dict) -> Callable[[str], list[int]]:
     """Return the encoder that a GGUF file describes, by the rules of llama.cpp (src/llama-vocab.cpp)."""
-    entries, _ = read(path)
     tokens = entries["tokenizer.ggml.tokens"]
     types = entries["tokenizer.ggml.token_type"]
     ids = {token: token_id for token_id, token in enumerate(tokens)}
@@ -398,7 +336,7 @@ def test_the_vocabulary_of_the_file_gives_our_ids(run):
     assert len(texts) > 800
     texts += ["see the theory\n\n\n\nand the theorythe theory", "<|endoftext|> is text"]
 
-    encode = read_encoder(run.path)
+    encode = encoder_of(run.entries)
 
     for text in texts:
         assert encode(text) == [run.tokenizer.eot_id, *run.tokenizer.encode(text)]

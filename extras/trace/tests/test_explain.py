@@ -129,53 +129,12 @@ def write_samples(*samples) -> None:
 # explain
 
 
-def rows_of(output: str) -> list[str]:
-    """Return what is printed of each row."""
-    return re.split(r"^(?=row \d+,)", output, flags=re.M)[1:]
-
-
-def text_of(row: str) -> str:
-    """Return the window's text, lines joined again."""
-    return "\n".join(re.findall(r"^  \| (.*)$", row, re.M))
-
-
 def test_the_step_is_described(explain):
     first_line = explain("--step", 2).splitlines()[0]
 
     assert first_line.startswith("step 2 of 0 to 11: 7 windows of 24 tokens, seed 3")
     assert f"{2 * BATCH_TOKENS} before it" in first_line
     assert f"{3 * BATCH_TOKENS} after it" in first_line
-
-
-@pytest.mark.parametrize("step", range(STEPS))
-def test_rows_have_the_text_and_the_places_of_the_windows(project, explain, step):
-    rows = rows_of(explain("--step", step))
-
-    starts = project.windows.starts(step)
-    x, y = project.windows.batch(step)
-    assert len(rows) == BATCH_SIZE
-    for number, row in enumerate(rows):
-        start = starts[number]
-        last_target = project.tokenizer.decode(y[number, -1:])
-        assert text_of(row) == project.tokenizer.decode(x[number])
-        assert f"last target: {last_target!r}" in row
-        assert f"tokens {start:,} to {start + SEQ_LEN - 1:,} of {len(project.tokens.ids):,}" in row
-
-
-def test_the_epochs_of_rows_follow_each_other(project, explain):
-    epochs = []
-
-    for step in range(STEPS):
-        found = re.findall(r"^row \d+, epoch (\d+),", explain("--step", step), re.M)
-        epochs += [int(epoch) for epoch in found]
-
-    sizes = [project.windows.windows_per_epoch(epoch) for epoch in range(9)]
-    expected = np.repeat(np.arange(9), sizes)[: STEPS * BATCH_SIZE]
-    assert epochs == expected.tolist()
-    assert epochs[-1] > 0
-
-
-DOCUMENT_LINE = re.compile(r"^  document (\d+), its tokens (\d+) to (-?\d+) of (\d+): (.*)$", re.M)
 
 
 def documents_in(project, start: int) -> list[tuple[int, int, int, int]]:
@@ -190,17 +149,32 @@ def documents_in(project, start: int) -> list[tuple[int, int, int, int]]:
     return documents
 
 
-@pytest.mark.parametrize("step", range(STEPS))
-def test_rows_list_the_documents_in_them(project, explain, step):
-    rows = rows_of(explain("--step", step))
+def test_rows_have_the_epoch_the_text_the_place_and_the_documents_of_their_windows(project, explain):
+    epochs = []
+    for step in range(STEPS):
+        rows = re.split(r"^(?=row \d+,)", explain("--step", step), flags=re.M)[1:]
 
-    for start, row in zip(project.windows.starts(step), rows, strict=True):
-        lines = DOCUMENT_LINE.findall(row)
-        figures = [tuple(int(figure) for figure in line[:4]) for line in lines]
-        assert figures == documents_in(project, start)
-        for document, *_, first_words in lines:
-            text = " ".join(project.texts[int(document)].split()).replace("`", "'")
-            assert first_words.rstrip("…") in text
+        starts = project.windows.starts(step)
+        x, y = project.windows.batch(step)
+        assert len(rows) == BATCH_SIZE
+        for start, inputs, targets, row in zip(starts, x, y, rows, strict=True):
+            epochs.append(int(re.match(r"row \d+, epoch (\d+),", row)[1]))
+            text = "\n".join(re.findall(r"^  \| (.*)$", row, re.M))
+            assert text == project.tokenizer.decode(inputs)
+            assert f"last target: {project.tokenizer.decode(targets[-1:])!r}" in row
+            assert f"tokens {start:,} to {start + SEQ_LEN - 1:,} of {len(project.tokens.ids):,}" in row
+
+            lines = re.findall(r"^  document (\d+), its tokens (\d+) to (-?\d+) of (\d+): (.*)$", row, re.M)
+            figures = [tuple(int(figure) for figure in line[:4]) for line in lines]
+            assert figures == documents_in(project, start)
+            for document, *_, first_words in lines:
+                words = " ".join(project.texts[int(document)].split()).replace("`", "'")
+                assert first_words.rstrip("…") in words
+
+    sizes = [project.windows.windows_per_epoch(epoch) for epoch in range(9)]
+    expected = np.repeat(np.arange(9), sizes)[: STEPS * BATCH_SIZE]
+    assert epochs == expected.tolist()
+    assert epochs[-1] > 0
 
 
 def test_a_document_that_begins_right_after_a_window_is_not_listed(project):
@@ -255,51 +229,31 @@ def rows_that_learn(project, begin: int, end: int, num_steps: int) -> set[tuple[
     return found
 
 
-def traced_copies(project, trace, num_tokens: int) -> list[tuple[int, int, str]]:
-    """Trace the first tokens of six documents; return (document, begin, what is printed of the longest copy)."""
-    found = []
+@pytest.mark.parametrize(
+    ("num_tokens", "wholly_read"),
+    [pytest.param(9, True, id="short"), pytest.param(SEQ_LEN + 6, False, id="longer than a window")],
+)
+def test_a_copy_is_found_with_its_document_its_place_and_the_steps_that_read_it(
+    project, trace, explain, num_tokens, wholly_read
+):
+    outputs = ""
     for document in np.flatnonzero(project.lengths > num_tokens + 1)[:6]:
         begin = int(project.tokens.spans[document][0])
         write_samples(project.tokens.ids[begin : begin + num_tokens])
+
         output = trace("--sample", 1, "--steps", STEPS - 1, "--places", 9)
+
         assert output.startswith(f"{num_tokens} tokens; 0 of them")
-        first = output.split("\n2. ")[0]
-        found.append((int(document), begin, first))
-    return found
-
-
-lengths_of_copies = pytest.mark.parametrize("num_tokens", [9, SEQ_LEN + 6])
-
-
-@lengths_of_copies
-def test_a_copy_is_found_with_its_document_and_place(project, trace, num_tokens):
-    for document, _, output in traced_copies(project, trace, num_tokens):
-        place = f"its tokens 0 to {num_tokens - 1} of {project.lengths[document]}: "
-
-        assert f"1. {num_tokens} tokens, once" in output
-        assert f"document {document}, {place}" in output
-
-
-@lengths_of_copies
-def test_a_copy_is_found_with_the_steps_that_read_it(project, trace, explain, num_tokens):
-    for document, begin, output in traced_copies(project, trace, num_tokens):
-        read = {(int(step), int(row)) for step, row in re.findall(r"step (\d+) row (\d+)", output)}
-
+        longest = output.split("\n2. ")[0]
+        assert f"1. {num_tokens} tokens, once" in longest
+        assert f"document {document}, its tokens 0 to {num_tokens - 1} of {project.lengths[document]}: " in longest
+        read = {(int(step), int(row)) for step, row in re.findall(r"step (\d+) row (\d+)", longest)}
         assert read == rows_that_learn(project, begin, begin + num_tokens, STEPS - 1)
         for step, row in sorted(read)[:1]:
             assert f"document {document}, " in explain("--step", step, "--row", row)
+        outputs += longest
 
-
-def test_a_copy_longer_than_a_window_is_never_read_whole(project, trace):
-    outputs = [output for _, _, output in traced_copies(project, trace, SEQ_LEN + 6)]
-
-    assert "read whole" not in "".join(outputs)
-
-
-def test_a_short_copy_is_read_whole_or_cut(project, trace):
-    outputs = "".join(output for _, _, output in traced_copies(project, trace, 9))
-
-    assert "read whole" in outputs
+    assert ("read whole" in outputs) == wholly_read
     assert "read cut" in outputs
 
 
@@ -339,15 +293,7 @@ def test_a_place_is_read_by_a_window_that_has_two_of_its_tokens():
                 "read whole: step 12 row 0 (epoch 4)",
             ],
         ),
-        (
-            [
-                (0, [(3, 1)], 1),
-                (1, [(5, 0)], 1),
-                (2, [(9, 4)], 1),
-            ],
-            1,
-            ["read whole: step 3 row 1 (epoch 0)", "and in 2 more epochs"],
-        ),
+        ([(0, [(3, 1)], 1), (1, [(5, 0)], 1)], 1, ["read whole: step 3 row 1 (epoch 0)", "and in 1 more epochs"]),
         ([(0, [], 1)], 1, ["not read in the first 1,200 steps"]),
     ],
 )
@@ -388,20 +334,9 @@ def test_what_a_longer_span_contains_is_not_listed_again(project, trace):
     assert "\n2. " not in output
 
 
-FREQUENT = " end of"
+FREQUENT = " end of"  # once in each of the 40 documents
 
 
-@pytest.fixture
-def frequent_places(project) -> np.ndarray:
-    """The positions of FREQUENT in the training text: one in each of the 40 documents."""
-    ids = project.tokenizer.encode(FREQUENT)
-    stream = project.tokens.ids.tolist()
-    places = [at for at in range(len(stream)) if stream[at : at + len(ids)] == ids]
-    assert len(places) == 40
-    return np.array(places)
-
-
-@pytest.mark.usefixtures("frequent_places")
 def test_places_beyond_those_listed_are_counted(trace):
     output = trace(FREQUENT, "--min_tokens", 2, "--places", 1)
 
@@ -409,9 +344,11 @@ def test_places_beyond_those_listed_are_counted(trace):
     assert "\n  and 39 more places" in output
 
 
-def test_the_places_that_the_model_has_read_are_counted_and_come_first(project, trace, frequent_places):
-    num_tokens = len(project.tokenizer.encode(FREQUENT))
-    read = [at for at in frequent_places if rows_that_learn(project, at, at + num_tokens, num_steps=1)]
+def test_the_places_that_the_model_has_read_are_counted_and_come_first(project, trace):
+    ids = project.tokenizer.encode(FREQUENT)
+    stream = project.tokens.ids.tolist()
+    places = [at for at in range(len(stream)) if stream[at : at + len(ids)] == ids]
+    read = [at for at in places if rows_that_learn(project, at, at + len(ids), num_steps=1)]
 
     output = trace(FREQUENT, "--min_tokens", 2, "--places", len(read), "--steps", 1)
 
@@ -421,7 +358,6 @@ def test_the_places_that_the_model_has_read_are_counted_and_come_first(project, 
     assert "not read" not in output
 
 
-@pytest.mark.usefixtures("frequent_places")
 def test_the_reading_of_many_places_is_counted_among_the_first_ones(trace, monkeypatch):
     """One of the first three places is read by no window."""
     monkeypatch.setattr(trace_tool, "MOST_PLACES", 3)
