@@ -36,7 +36,7 @@ EXACT = {
         _to_copy _unsafe_view arange cat clone detach empty empty_like expand full_like lift_fresh masked_fill_
         nan_to_num new_empty new_zeros ones ones_like roll scalar_tensor select slice split stack transpose unbind
         unsqueeze view zero_ zeros zeros_like""",
-    "integers and comparisons": """_unique2 all bitwise_not cummax cumsum eq equal frexp gt le maximum ne searchsorted
+    "integers and comparisons": """_unique2 all bitwise_not cummax cumsum eq equal gt le maximum ne searchsorted
         sort sum where""",
     "one rounding for each number": """_foreach_add_ _foreach_mul _foreach_mul_ _foreach_sub_ abs add add_ clamp clamp_
         div mul mul_ neg reciprocal round sub""",
