@@ -36,10 +36,6 @@ class KVCache:
             self._layers[layer] = LayerCache()
         return self._layers[layer].extend(k, v, window)
 
-    def kept(self, layer: int) -> int:
-        """Return the number S of tokens of which a layer keeps keys and values."""
-        return self._layers[layer].num_kept
-
 
 class LayerCache:
     """Keys and values of one layer, (2, B, room, K, D); those that later tokens may see end at `end`."""

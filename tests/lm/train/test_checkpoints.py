@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lm.core.errors import EnvironmentFailure, IntegrityError
+from lm.core.errors import IntegrityError
 from lm.core.files import output_lock
 from lm.train import checkpoints
 from lm.train.checkpoints import (
@@ -137,44 +137,6 @@ def test_without_a_thread_a_checkpoint_is_on_the_disk_once_it_is_saved(tmp_path)
     assert steps_of(tmp_path) == [1, 3, 4]
 
 
-@pytest.fixture
-def failing_writes(monkeypatch):
-    """Let no checkpoint be written."""
-
-    def fail(*arguments):
-        raise EnvironmentFailure("the disk is full")
-
-    monkeypatch.setattr(checkpoints, "save_checkpoint", fail)
-
-
-def check_as_a_run_does(writer: CheckpointWriter) -> None:
-    """Check after each of many steps."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        writer.check()
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("checks", [True, False])
-def test_an_error_of_the_thread_is_raised_by_the_next_call(tmp_path, failing_writes, checks):
-    with CheckpointWriter(tmp_path, (), GPU) as writer:
-        writer.save(1, {})
-
-        with pytest.raises(EnvironmentFailure, match="the disk is full"):
-            if checks:
-                check_as_a_run_does(writer)
-            else:
-                writer.save(2, {})
-
-
-def test_an_error_of_the_thread_is_raised_at_the_end(tmp_path, failing_writes):
-    writer = CheckpointWriter(tmp_path, (), GPU)
-    writer.save(1, {})
-
-    with pytest.raises(EnvironmentFailure, match="the disk is full"), writer:
-        pass
-
-
 def names(runs: Path) -> list[str]:
     return sorted(path.name for path in runs.iterdir() if path.is_dir())
 
@@ -207,19 +169,6 @@ def test_the_current_run_is_not_deleted_for_one_that_was_used_later(tmp_path):
     assert names(tmp_path) == ["a", "other"]
 
 
-def test_a_kill_leaves_no_half_of_a_run_and_the_next_run_deletes_the_rest(tmp_path, monkeypatch):
-    prune_runs(tmp_path, tmp_path / "a", keep=1)
-    (tmp_path / "a" / "done").mkdir()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.shutil, "rmtree", lambda *arguments, **options: None)  # killed before it does much
-        prune_runs(tmp_path, tmp_path / "b", keep=1)
-    assert names(tmp_path) == [".a.tmp", "b"]
-
-    prune_runs(tmp_path, tmp_path / "b", keep=5)
-    assert names(tmp_path) == ["b"]
-
-
 def test_a_folder_in_use_is_not_deleted(tmp_path):
     prune_runs(tmp_path, tmp_path / "a", keep=1)
 
@@ -229,22 +178,6 @@ def test_a_folder_in_use_is_not_deleted(tmp_path):
 
     prune_runs(tmp_path, tmp_path / "b", keep=1)
     assert names(tmp_path) == ["b"]
-
-
-def test_a_folder_that_another_run_deletes_meanwhile_ends_no_run(tmp_path, monkeypatch):
-    for name in "abc":
-        prune_runs(tmp_path, tmp_path / name, keep=3)
-    lock = checkpoints.output_lock
-
-    def lock_after_a_deletion(folder):
-        folder.rmdir()
-        return lock(folder)
-
-    monkeypatch.setattr(checkpoints, "output_lock", lock_after_a_deletion)
-
-    prune_runs(tmp_path, tmp_path / "c", keep=1)
-
-    assert names(tmp_path) == ["c"]
 
 
 def test_saving_takes_2_percent_of_a_run_at_most():

@@ -1,6 +1,5 @@
 """The fingerprint of a run covers parameters, inputs, versions and each statement that the loop can reach."""
 
-import ast
 import copy
 import dataclasses
 import json
@@ -15,30 +14,17 @@ from lm.model.config import ModelConfig
 from lm.tokens.tokenfile import open_tokens
 from lm.train import fingerprint as module
 from lm.train.config import TrainParams
-from lm.train.fingerprint import run_fingerprint
+from lm.train.fingerprint import code_files, run_fingerprint
 from lm.train.ranks import SINGLE_PROCESS
 from lm.train.run import Run
 from support import ROOT
 from support.imports import closure, import_graph
-from support.train_cases import restored, write_ids
+from support.train_cases import write_ids
 from support.workspace import MICRO_MODEL
 
 SRC = ROOT / "src"
 PARAMS = read_section(ROOT / "params.yaml", "train", TrainParams)
 CONFIG = ModelConfig(**MICRO_MODEL, vocab_size=50)
-FOLDERS = ("core", "exact", "model", "tokenizer", "tokens", "train")
-
-
-def files_of_code() -> list[str]:
-    """Return the files that count, relative to src."""
-    paths = [SRC / "train.py"]
-    for name in FOLDERS:
-        paths += (SRC / "lm" / name).rglob("*.py")
-    return [str(path.relative_to(SRC)) for path in paths]
-
-
-FILES = files_of_code()
-ONE_OF_EACH_FOLDER = {str(Path(name).parent): name for name in sorted(FILES)}.values()
 
 
 @pytest.fixture
@@ -169,58 +155,12 @@ def length_free_of(params):
 # Code.
 
 
-@pytest.fixture(scope="module")
-def whole_code(tmp_path_factory):
-    """A copy of all code, and its fingerprint; each test restores the file that it changes."""
-    folder = tmp_path_factory.mktemp("code")
-    code = shutil.copytree(SRC, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SOURCE", code)
-        patch.chdir(folder)
-        write_ids("train.bin", 300)
-        write_ids("validation.bin", 200)
-        yield code, current()
-
-
-def with_another_number(text: str) -> str:
-    """Return the code of a module in which a number has changed, or to which a number was added."""
-    tree = ast.parse(text)
-    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    numbers = [constant for constant in constants if type(constant.value) in (int, float)]
-    if not numbers:
-        return text + "\nMORE = 1\n"
-    numbers[-1].value += 1
-    return ast.unparse(tree)
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH_FOLDER)
-def test_a_module_of_each_folder_counts(whole_code, name):
-    code, before = whole_code
-    file = code / name
-
-    with restored(file):
-        file.write_text(with_another_number(file.read_text()))
-
-        assert current() != before
-
-
-def test_the_format_of_a_module_does_not_count(whole_code):
-    code, before = whole_code
-
-    with restored(*(code / name for name in FILES)):
-        for name in FILES:
-            tree = ast.parse((code / name).read_text())
-            (code / name).write_text("# A comment.\n\n" + ast.unparse(tree))
-
-        assert current() == before
-
-
 def test_each_module_that_the_loop_imports_counts():
     paths = closure(import_graph(SRC), [SRC / "train.py"])
 
     imported = {str(path.relative_to(SRC)) for path in paths}
 
-    assert imported <= set(FILES), "a folder is missing in CODE_FOLDERS"
+    assert imported <= set(code_files()), "a folder is missing in CODE_FOLDERS"
     assert "lm/tokenizer/load.py" in imported, "an import inside a function"
 
 
