@@ -2,13 +2,11 @@
 
 import errno
 import os
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from lm.train import checkpoints
 from lm.train.checkpoints import (
     Checkpoint,
     describe_run,
@@ -103,24 +101,6 @@ def test_a_run_whose_record_is_damaged_stops_no_other_run(tmp_path, capsys, cont
     (warning,) = printed.err.splitlines()
     assert warning.startswith(f"warning: {damaged / 'run.json'}: ")
     assert load_newest_checkpoint(run)["step"] == 4
-
-
-def test_a_run_that_is_deleted_meanwhile_stops_no_other_run(tmp_path, capsys, monkeypatch):
-    old = tmp_path / "old"
-    run = tmp_path / "run"
-    describe_runs(old, run)
-    read = checkpoints.read_json
-
-    def read_after_a_deletion(*given):
-        shutil.rmtree(old)
-        return read(*given)
-
-    monkeypatch.setattr(checkpoints, "read_json", read_after_a_deletion)
-
-    extend(run, "same", params(7))
-
-    (warning,) = capsys.readouterr().err.splitlines()
-    assert warning.startswith(f"warning: {old / 'run.json'}: missing; ")
 
 
 @pytest.fixture

@@ -31,10 +31,14 @@ class Tiny(nn.Module):
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_each_parameter_is_in_one_group(optimizer):
+    """The vectors of n-grams, whose optimizer comes first, have half of the rate."""
     model = Tiny()
-    optimizers = build_optimizers(model, optimizer_params(optimizer), torch.float32)
+    ngrams = NgramEmbeddings({0: b"ab"}, 7, 16)
+    of_ngrams, *optimizers = build_optimizers(model, optimizer_params(optimizer), torch.float32, ngrams)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
 
-    update_weights(TrainingState(model, optimizers), 0.5)
+    update_weights(TrainingState(model, [of_ngrams, *optimizers]), 0.5)
 
     settings = {}
     num_parameters = 0
@@ -44,6 +48,7 @@ def test_each_parameter_is_in_one_group(optimizer):
                 settings[id(parameter)] = (group["lr"], group["weight_decay"])
                 num_parameters += 1
     assert num_parameters == 3
+    assert [group["lr"] for group in of_ngrams.param_groups] == [0.25]
     assert settings == {
         id(model.embed.weight): (0.5, 0.0),
         id(model.matrix.weight): (0.5, 0.1),

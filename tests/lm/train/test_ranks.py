@@ -269,7 +269,6 @@ def test_a_divergence_ends_all_ranks(workspace):
 @pytest.mark.parametrize(
     ("environment", "world"),
     [
-        pytest.param({}, World(0, 1, 0, 1), id="neither"),
         pytest.param(
             {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
             World(3, 8, 1, 2),
