@@ -140,7 +140,7 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(rerun, monk
         ({}, "fetch", SCORES),  # perhaps the text is the same
         ({"selection.name": "filtered"}, "fetch", SCORES),  # perhaps its rules drop nothing
         ({"selection.name": "none", "eval.stride_fraction": 1.0}, "fetch", SCORES[:2]),
-        ({"train.seed": 2}, "other/dvc.yaml:train", SCORES),  # of another pipeline
+        ({"eval.stride_fraction": 0.5, "train.seed": 2}, "other/dvc.yaml:train", SCORES),  # of another pipeline
         ({}, "audit", SCORES[:2]),  # which training does not need, and may run after it
         ({}, "fetch", SCORES[:1]),
     ]
