@@ -181,11 +181,13 @@ def test_a_json_file_that_cannot_be_read_is_named_with_a_remedy(tmp_path, text, 
             read_json(path, *remedy)
 
 
-def test_what_is_not_json_is_not_written(tmp_path):
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "x.json", {"loss": float("nan")})
+def test_json_keeps_its_order_and_characters_and_no_other_values(tmp_path):
+    write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
+    assert (tmp_path / "x.json").read_text() == '{\n  "b": 1,\n  "a": "ü"\n}\n'
 
-    assert names_in(tmp_path) == []
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "nan.json", {"loss": float("nan")})
+    assert names_in(tmp_path) == ["x.json"]
 
 
 HOLD = """
