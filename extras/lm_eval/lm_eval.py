@@ -5,9 +5,9 @@
     python src lm_eval --export exported --tasks blimp lambada_openai --limit 100 --samples items/a
 
 Prints a table and writes the figures, with the versions and hashes of model and tasks, to --output; of several models
-to a file each, such as lm_eval-step-000000512.json, with the names of parents where names are equal, which `python src
-suite --tasks` reads. The windows have the length of the training. A task of lm-eval downloads its data; a task file can
-name Python code, so run only task folders that you trust.
+to a file each, such as lm_eval-step-000000512.json, which `python src suite --tasks` reads. The windows have the length
+of the training. A task of lm-eval downloads its data; a task file can name Python code, so run only task folders that
+you trust.
 Needs `pip install -r requirements/lm-eval.txt`.
 """
 
@@ -118,20 +118,16 @@ def rows_of(tasks: dict[str, dict]) -> list[list[str]]:
 
 
 def suffixes_of(folders: list[Path]) -> dict[Path, str]:
-    """Return what distinguishes the results of each folder in a name: "-NAME", with its parents where names are equal.
+    """Return what distinguishes the results of each folder in a name: "-NAME", nothing for one folder alone.
 
-    One folder needs nothing. Raise ParamsError if a folder is named twice.
+    Raise ParamsError if two folders have the same name.
     """
     if len(folders) == 1:
         return {folders[0]: ""}
-    parts = {folder: folder.resolve().parts[1:] for folder in folders}
-    if len(set(parts.values())) < len(folders):
-        raise ParamsError("--models: a folder is named twice; name each once")
-    for num_parts in range(1, max(map(len, parts.values())) + 1):
-        suffixes = {folder: "-" + "-".join(names[-num_parts:]) for folder, names in parts.items()}
-        if len(set(suffixes.values())) == len(folders):
-            return suffixes
-    raise ParamsError("--models: the names of two folders differ in - and / only; rename one")
+    suffixes = {folder: f"-{folder.resolve().name}" for folder in folders}
+    if len(set(suffixes.values())) < len(folders):
+        raise ParamsError("--models: two folders have the same name; name each folder once, or rename one")
+    return suffixes
 
 
 def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[str]]:

@@ -126,6 +126,12 @@ def evaluate(run, *options) -> dict:
     return read_json(output)
 
 
+@pytest.fixture(scope="module")
+def tasks(run) -> dict:
+    """The tasks in the figures of all texts."""
+    return evaluate(run)["tasks"]
+
+
 def nats_of(run, text: str) -> np.ndarray:
     """Return the losses of one document in non-overlapping windows."""
     ids = run.tokenizer.encode(text)
@@ -134,13 +140,13 @@ def nats_of(run, text: str) -> np.ndarray:
     return losses
 
 
-def test_bits_per_byte_are_ours_within_1e_4_nats_per_token(run):
+def test_bits_per_byte_are_ours_within_1e_4_nats_per_token(run, tasks):
     losses = [nats_of(run, text) for text in TEXTS]
     lengths = [len(each) for each in losses]
     assert min(lengths) < SEQ_LEN
     assert max(lengths) > 3 * SEQ_LEN
 
-    metrics = evaluate(run)["tasks"]["stories_perplexity"]["metrics"]
+    metrics = tasks["stories_perplexity"]["metrics"]
 
     num_bytes = sum(len(text.encode()) for text in TEXTS)
     nats = metrics["bits_per_byte"]["value"] * math.log(2) * num_bytes
@@ -148,16 +154,8 @@ def test_bits_per_byte_are_ours_within_1e_4_nats_per_token(run):
     assert abs(nats - expected_nats) / sum(lengths) < 1e-4
 
 
-def test_the_table_has_each_metric(run, capfd):
-    evaluate(run, "--limit", 2)
-
-    table = capfd.readouterr().out
-    for metric in ("word_perplexity", "byte_perplexity", "bits_per_byte", "acc", "acc_norm"):
-        assert f" {metric} |" in table
-
-
-def test_the_right_ending_is_chosen_by_our_own_losses(run):
-    metrics = evaluate(run)["tasks"]["stories_endings"]["metrics"]
+def test_the_right_ending_is_chosen_by_our_own_losses(run, tasks):
+    metrics = tasks["stories_endings"]["metrics"]
 
     is_right = [choose_ending(run, question) == question["label"] for question in run.questions]
     assert len(is_right) > 30
@@ -244,48 +242,32 @@ def test_a_continuation_longer_than_a_window_is_refused(run):
 
 
 @with_bpe_alone
-def test_the_figures_repeat_and_name_versions_hashes_and_model(run, capfd):
+def test_the_figures_of_a_limit_repeat_and_name_documents_versions_hashes_and_model(run, tasks, capfd):
     first = evaluate(run, "--limit", 9)
-    warning = capfd.readouterr().err
+    printed = capfd.readouterr()
     again = evaluate(run, "--limit", 9)
 
     assert again == first
     assert {"lm_eval", "torch", "transformers"} <= first["versions"].keys()
     assert first["model"]["weights_sha256"] == run.record["best"]["sha256"]
     assert first["model"]["seq_len"] == SEQ_LEN
-    assert re.search(r"warning: \d+ of \d+ requests are longer than the window of 32 tokens", warning)
-
-
-@with_bpe_alone
-def test_a_limit_gives_a_task_of_other_documents(run):
-    limited = evaluate(run, "--limit", 9)["tasks"]["stories_endings"]
-    whole = evaluate(run)["tasks"]["stories_endings"]
-
+    limited = first["tasks"]["stories_endings"]
     assert limited["documents"] == 9
     assert limited["metrics"]["acc"]["stderr"] > 0
-    assert limited["hash"] != whole["hash"]
+    assert limited["hash"] != tasks["stories_endings"]["hash"]
+    assert re.search(r"warning: \d+ of \d+ requests are longer than the window of 32 tokens", printed.err)
+    for metric in ("word_perplexity", "byte_perplexity", "bits_per_byte", "acc", "acc_norm"):
+        assert f" {metric} |" in printed.out
 
 
-@pytest.mark.parametrize(
-    ("folders", "suffixes"),
-    [
-        (["a/models"], [""]),
-        (["a/one", "b/two"], ["-one", "-two"]),
-        (["a/models", "b/models"], ["-a-models", "-b-models"]),
-        (["x/a/models", "y/a/models", "y/a/other"], ["-x-a-models", "-y-a-models", "-y-a-other"]),
-    ],
-)
-def test_the_results_of_each_folder_have_a_name_of_their_own(folders, suffixes):
-    paths = [Path(folder) for folder in folders]
+def test_the_results_of_each_folder_have_a_name_of_their_own():
+    models = Path("a/models")
 
-    found = suffixes_of(paths)
-
-    assert list(found.values()) == suffixes
-
-
-def test_a_folder_that_is_named_twice_is_refused():
-    with pytest.raises(ParamsError, match="--models: a folder is named twice; name each once"):
-        suffixes_of([Path("a/models"), Path("a/../a/models")])
+    assert suffixes_of([models]) == {models: ""}
+    assert list(suffixes_of([Path("a/one"), Path("b/two")]).values()) == ["-one", "-two"]
+    for other in ("a/../a/models", "b/models"):
+        with pytest.raises(ParamsError, match="--models"):
+            suffixes_of([models, Path(other)])
 
 
 def test_the_rows_have_value_and_error_of_each_metric():
