@@ -3,7 +3,7 @@
 import re
 import statistics
 
-from evidence.statistics import POWER, detectable_by_runs
+from evidence.power import POWER, detectable_by_runs
 from fragments.text import machine, output, paragraph, read, table
 from harness import ROOT
 from lm.core.params import read_yaml

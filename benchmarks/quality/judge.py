@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from evidence.statistics import welch
+from evidence.differences import welch
 from harness import RESULTS
 from lm.core.files import write_json
 from tools.judge.decision import MOST_SEEDS, Decision, Figures, decide

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-from evidence.intervals import Estimate
 from evidence.statistics import (
     LEAST_DIFFERENT,
     clustered_difference,
@@ -29,6 +27,8 @@ from evidence.statistics import (
     sum_by_cluster,
     units_needed,
 )
+
+from evidence.intervals import Estimate
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
 from tools.common.tables import table

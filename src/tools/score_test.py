@@ -22,6 +22,7 @@ import lm.core.environment  # noqa: F401 - before torch
 import numpy as np
 import pyarrow.compute as pc
 
+from evidence.json_output import print_json
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import check_types, output_lock, read_json
 from lm.core.git import git
@@ -51,7 +52,6 @@ from lm.tokens.tokenfile import (
     make_sidecar,
 )
 from tools.common.arguments import tool_parser
-from tools.common.json_output import print_json
 from tools.common.lock import warn_of_changed_code
 from tools.common.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SIDECAR, VALIDATION_SIDECAR
 from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads

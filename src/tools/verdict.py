@@ -12,13 +12,13 @@ import shlex
 import sys
 from pathlib import Path
 
+from evidence.json_output import print_json
 from lm.core.errors import EnvironmentFailure, exit_with_status
 from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
 from tools.common.arguments import tool_parser
 from tools.common.committed import Comparison, Difference, compare_with_committed
-from tools.common.json_output import print_json
 from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
 from tools.common.timing import read_timing
 

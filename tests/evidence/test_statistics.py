@@ -5,21 +5,17 @@ import math
 import numpy as np
 import pytest
 
+from evidence.differences import difference_of_items, holm, p_text, size_correlation, welch
 from evidence.distributions import chi_square_quantile, student_t_p_value, student_t_quantile
 from evidence.intervals import Estimate, ratio_interval
-from evidence.statistics import (
+from evidence.power import (
     MOST_UNITS,
     POWER,
-    clustered_difference,
     detectable_by_runs,
     detectable_difference,
     deviation,
-    holm,
-    p_text,
     power,
-    size_correlation,
     units_needed,
-    welch,
 )
 
 NUM_SIMULATIONS = 600
@@ -104,6 +100,12 @@ def items(rng, num_documents: int, effect: float = 0.0) -> tuple[np.ndarray, np.
     return differences, np.ones(len(document)), document
 
 
+def sums_by(clusters, *columns) -> list[np.ndarray]:
+    """Return the sums of columns (N,) over each cluster (C,)."""
+    _, cluster = np.unique(clusters, return_inverse=True)
+    return [np.bincount(cluster, column) for column in columns]
+
+
 def rate_of_rejections(num_documents: int, by_item: bool = False, effect: float = 0.0) -> float:
     """Return the fraction of simulations with p ≤ 0.05; `by_item`: each item counts as independent."""
     rng = np.random.default_rng(num_documents)
@@ -111,7 +113,7 @@ def rate_of_rejections(num_documents: int, by_item: bool = False, effect: float 
     for _ in range(NUM_SIMULATIONS):
         differences, sizes, document = items(rng, num_documents, effect)
         clusters = np.arange(len(document)) if by_item else document
-        found = clustered_difference(differences, sizes, clusters)
+        found = difference_of_items(*sums_by(clusters, differences, sizes))
         num_rejected += found.p_value <= 0.05
     return num_rejected / NUM_SIMULATIONS
 
@@ -130,7 +132,7 @@ def test_items_of_one_document_count_as_dependent(num_documents):
 def difference_of_single_items(differences) -> Estimate:
     """Return the estimate from one item of each document."""
     count = len(differences)
-    return clustered_difference(np.array(differences, float), np.ones(count), np.arange(count))
+    return difference_of_items(np.array(differences, float), np.ones(count))
 
 
 def test_single_items_give_the_paired_t_test():
@@ -222,7 +224,8 @@ def test_a_detectable_difference_is_shown_in_four_of_five_comparisons():
     rng = np.random.default_rng(2)
     detectable = []
     for _ in range(20):
-        found = clustered_difference(*items(rng, 60))
+        differences, sizes, document = items(rng, 60)
+        found = difference_of_items(*sums_by(document, differences, sizes))
         detectable.append(detectable_difference(found))
     effect = np.mean(detectable)
 

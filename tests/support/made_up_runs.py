@@ -19,9 +19,9 @@ def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None
     noise = np.random.default_rng(seed).normal(0, 0.001, NUM_DOCUMENTS)
     return Run(
         name=name,
+        seed=seed,
         nats=nats + (shift * LN2 + noise) * utf8_bytes,
         utf8_bytes=utf8_bytes.astype(np.int64),
-        sources=None,
         params={"train.seed": seed} | (params or {}),
         inputs=inputs,
         tokens_seen=1000,

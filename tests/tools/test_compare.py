@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.statistics import detectable_by_runs, detectable_difference, units_needed
+from evidence.comparison import Comparison, compare_groups, compare_with_first
+from evidence.power import detectable_by_runs, detectable_difference, units_needed
+from evidence.runs import Group, group_by_seed
 from support.loss_cases import LN2
 from support.made_up_runs import NUM_DOCUMENTS, SOURCES, run, score_of, seeds_of
 from support.markdown import rows_of
-from tools.common.runs import Comparison, Group, Run, compare_groups, compare_with_first, group_by_seed
+from tools.common.runs import Run
 from tools.compare.answer import MOST_LINES, groups_to_extend, summary
 from tools.compare.notes import notes_of
 from tools.compare.report import report

@@ -162,7 +162,7 @@ def two_seeds_of_each_side(monkeypatch):
             (vocab, 2, base.nats * 0.99 * unequal),
         ):
             params = run.params | {"train.seed": seed}
-            runs.append(replace(run, name=f"{run.name}{seed}", params=params, nats=losses))
+            runs.append(replace(run, name=f"{run.name}{seed}", seed=seed, params=params, nats=losses))
         return runs
 
     monkeypatch.setattr(cli, "read_runs", read)

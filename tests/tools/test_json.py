@@ -8,13 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.statistics import detectable_by_runs
+from evidence.comparison import compare_groups, corrected, equivalence
+from evidence.json_output import plain, print_json
+from evidence.power import detectable_by_runs
+from evidence.record import with_equivalence
+from evidence.runs import Group, group_by_seed
 from support import ROOT
 from support.json_documents import check_document, documented, read_document
 from support.loss_cases import LN2
 from support.made_up_runs import SOURCES, run, score_of, seeds_of
-from tools.common.json_output import plain, print_json
-from tools.common.runs import Group, Run, compare_groups, corrected, group_by_seed
+from tools.common.runs import Run
 from tools.compare import record as comparing
 
 WIDER = {"p": 1}  # the parameters of another configuration
@@ -32,6 +35,8 @@ def document_of(*runs: Run) -> dict:
 
     document = {"schema": comparing.SCHEMA}
     document |= comparing.record(groups, comparisons, corrected(comparisons), 0.95)
+    equivalent = [equivalence(each, 0.005, 1, 0.95, 99, len(others)) for each in comparisons]
+    document = with_equivalence(document, equivalent)
     document["unfinished"] = [{"name": "x", "state": "Queued"}]
     document["commands_for_more_seeds"] = ["dvc queue start"]
     document["files"] = {"report": "a.md", "documents": "a.csv"}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ruamel.yaml import YAML
 
-from evidence.statistics import detectable_by_runs, deviation
+from evidence.power import detectable_by_runs, deviation
 from lm.core.files import read_json, write_json
 from support import ROOT
 from support.json_documents import check_document, read_document

@@ -5,19 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.statistics import holm
+from evidence.comparison import Comparison, compare_groups, compare_with_first
+from evidence.differences import holm
+from evidence.runs import Group, group_by_seed
 from support.loss_cases import LN2
 from support.made_up_runs import SOURCES, run, score_of, seeds_of
-from tools.common.runs import (
-    Comparison,
-    Group,
-    Run,
-    compare_groups,
-    compare_with_first,
-    group_by_seed,
-    same_until,
-    what_differs,
-)
+from tools.common.runs import Run, same_until, what_differs
 
 WIDER = {"p": 1}  # the parameters of another configuration
 DEEPER = {"p": 2}
@@ -87,7 +80,7 @@ def test_a_comparison_is_b_minus_a_and_its_baseline_is_a():
 
     comparison = compared(a, b)
 
-    assert comparison.bits == pytest.approx((b.nats - a.nats) / LN2)
+    assert comparison.changes == pytest.approx((b.nats - a.nats) / LN2)
     assert comparison.documents.value == pytest.approx(score_of(b) - score_of(a))
     assert comparison.baseline.value == pytest.approx(score_of(a))
     assert comparison.baseline.low < comparison.baseline.value < comparison.baseline.high

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from evidence.statistics import clustered_difference, holm, p_text
+
 from extras.lm_eval.compare_tasks import main
 from support.markdown import rows_of
 from support.refusal import refused

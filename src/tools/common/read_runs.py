@@ -11,7 +11,7 @@ from lm.text.slices import TEST
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import DOCUMENT_LOSSES, MANIFEST, PLOTS
 from tools.common.revisions import Revision, reject_other_text
-from tools.common.runs import CODE, Run
+from tools.common.runs import CODE, SEED, Run
 from tools.common.test_reads import TEST_READS, parse_test_reads
 from tools.common.timing import read_timing
 
@@ -40,13 +40,15 @@ def read_run(revision: Revision) -> Run:
             f"{revision.name}: {DOCUMENT_LOSSES} contains losses that are not finite; run `dvc repro -f eval`"
         )
     inputs = revision.hashes("deps", STAGES_LEFT_OUT)
+    params = preset_names_left_out(revision.params())
     curve = revision.read(PLOTS / "validation.csv").decode("utf-8")
     return Run(
         name=revision.name,
+        seed=params[SEED],
         nats=columns["nats"],
         utf8_bytes=columns["utf8_bytes"],
         sources=columns.get("source"),
-        params=preset_names_left_out(revision.params()),
+        params=params,
         inputs=comparable_inputs(inputs),
         tokens_seen=results["last"]["tokens_seen"],
         best_tokens_seen=results["best"]["tokens_seen"],

@@ -15,7 +15,6 @@ documents: these trained models differ. The answer is printed; the report has al
 
 import argparse
 import contextlib
-import math
 import re
 import shlex
 import sys
@@ -25,17 +24,19 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.comparison import BETTER, Comparison, compare_groups, corrected
+from evidence.json_output import print_json
+from evidence.runs import Group, group_by_seed
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import add_resampling, check_resampling, count, tool_parser
-from tools.common.json_output import print_json
 from tools.common.paths import TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.preview import previews
 from tools.common.read_runs import read_runs
 from tools.common.revisions import Revision, experiment_names, is_pattern, matching, unfinished
-from tools.common.runs import BETTER, SEED, Comparison, Group, compare_groups, corrected, group_by_seed, verdict
+from tools.common.runs import Run
 from tools.common.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
 from tools.compare.answer import groups_to_extend, summary
 from tools.compare.record import SCHEMA, record
@@ -98,20 +99,19 @@ def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]
         yield open_tokens(f"{folder}/{VALIDATION.name}"), load_tokenizer(f"{folder}/{TOKENIZER.name}")
 
 
-def write_rates(path: Path, groups: list[Group]) -> None:
+def write_rates(path: Path, groups: list[Group[Run]]) -> None:
     """Write a CSV file with a row for each document: its number, its bytes, and the bits per byte of each group."""
-    sizes = groups[0].runs[0].utf8_bytes
+    sizes = groups[0].runs[0].sizes
     names = ["document", "utf8_bytes"]
     columns = [np.arange(len(sizes)).tolist(), sizes.tolist()]
     for group in groups:
-        bits_per_byte = group.nats / math.log(2) / sizes
         names.append(group.name)
-        columns.append(bits_per_byte.tolist())
+        columns.append((group.values / sizes).tolist())
     rows = list(zip(*columns, strict=True))
     write_csv(path, names, rows)
 
 
-def commands_for_more_seeds(sides: list[Group], given: list[str]) -> list[str]:
+def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[str]:
     """Return the commands that run the seeds that sides lack, and compare again; [] if none lacks any.
 
     given: the names of this comparison.
@@ -120,7 +120,7 @@ def commands_for_more_seeds(sides: list[Group], given: list[str]) -> list[str]:
     commands = []
     names = []
     for side in sides:
-        seeds = missing_seeds([run.params[SEED] for run in side.runs])
+        seeds = missing_seeds(side.seeds)
         if not seeds:
             continue
         first = side.runs[0]
@@ -137,8 +137,8 @@ def commands_for_more_seeds(sides: list[Group], given: list[str]) -> list[str]:
 def write_files(
     args: argparse.Namespace,
     revision: Revision,
-    groups: list[Group],
-    comparisons: list[Comparison],
+    groups: list[Group[Run]],
+    comparisons: list[Comparison[Run]],
     commands: list[str],
 ) -> dict[int, str]:
     """Write the report and the CSV file; return the position of each listed document → some of its words.
@@ -201,7 +201,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def runs_not_better(comparisons: list[Comparison], confidence: float) -> list[str]:
+def runs_not_better(comparisons: list[Comparison[Run]], confidence: float) -> list[str]:
     """Return the runs or groups that are not better than the baseline, with their verdicts."""
-    verdicts = {each.b.name: verdict(each.deciding, confidence) for each in comparisons}
+    verdicts = {each.b.name: each.verdict(each.deciding, confidence) for each in comparisons}
     return [f"{name} ({said})" for name, said in verdicts.items() if said != BETTER]

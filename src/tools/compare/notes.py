@@ -1,34 +1,29 @@
-"""What limits a comparison: warnings, each of a kind that programs can test, as a sentence for people."""
-
-from typing import NamedTuple
+"""Warnings of a comparison that follow from parameters, code and data; those of the losses are evidence's."""
 
 import numpy as np
 
-from evidence.intervals import dominating_documents, effective_documents
-from evidence.statistics import size_correlation
+from evidence import notes
+from evidence.comparison import Comparison
+from evidence.notes import Note
+from evidence.runs import Group
 from lm.tokens.tokenfile import LOSSY
 from tools.common.paths import TOKENIZER
-from tools.common.runs import Comparison, Group, different_inputs, different_parameters
+from tools.common.runs import Run, different_inputs, different_parameters
 
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of
-FEW_DOCUMENTS = 30  # effective number below which the report warns
 
 
-class Note(NamedTuple):
-    """A kind, which docs/json.md lists, and a sentence in Markdown."""
-
-    kind: str
-    text: str
-
-
-def notes_of(comparison: Comparison) -> list[Note]:
+def notes_of(comparison: Comparison[Run]) -> list[Note]:
     """Return the warnings of a comparison."""
+    of_losses = notes.notes_of(comparison)
+    return of_losses if comparison.is_same_run else notes_of_records(comparison) + of_losses
+
+
+def notes_of_records(comparison: Comparison[Run]) -> list[Note]:
+    """Return the warnings that do not follow from the losses."""
     a = comparison.a
     b = comparison.b
-    if is_same_run(comparison):
-        text = f"`{b.name}` and `{a.name}` are the same run: parameters, code, data and losses are equal."
-        return [Note("same_run", text)]
     notes = []
 
     # What makes the values of both sides incomparable.
@@ -52,40 +47,10 @@ def notes_of(comparison: Comparison) -> list[Note]:
             text = f"{found} ({looks} looks in test_reads.csv), and may have been chosen by them."
             notes.append(Note("after_test_reads", text))
 
-    # What makes the interval over seeds impossible.
-    if has_same_configuration(comparison):
-        text = "Seeds: the configuration is the same, so this difference comes from the seed or the machine."
-        notes.append(Note("same_configuration", text))
-    elif single := " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1):
-        text = (
-            f"Seeds: there is only one run of {single}, so this compares trained models, not configurations. "
-            "Run more seeds."
-        )
-        notes.append(Note("single_runs", text))
-
-    # What makes the interval over documents too narrow.
-    number = len(comparison.sizes)
-    effective = effective_documents(comparison.sizes)
-    if effective < FEW_DOCUMENTS:
-        text = (
-            f"Few documents: the {number} count like {effective:.0f} of equal length, so the interval may be too "
-            "narrow. Evaluate on more text."
-        )
-        notes.append(Note("few_documents", text))
-    for i, fraction, without in dominating(comparison):
-        text = f"Document {i} has {100 * fraction:.0f} % of the bytes; without it, Δ is {without:+.4f}."
-        notes.append(Note("dominating_document", text))
-    correlation = size_correlation(comparison.bits, comparison.sizes)
-    if correlation is not None:
-        text = (
-            f"Δ depends on the length of a document (correlation with log bytes {correlation:+.2f}), so it is valid "
-            "only for text of similar lengths."
-        )
-        notes.append(Note("depends_on_length", text))
     return notes
 
 
-def validation_points_the_other_way(comparison: Comparison) -> str:
+def validation_points_the_other_way(comparison: Comparison[Run]) -> str:
     """Return a sentence if the validation losses fall where bits per byte rise, or the reverse; else ""."""
     before = lowest_validation(comparison.a)
     after = lowest_validation(comparison.b)
@@ -105,34 +70,8 @@ def validation_points_the_other_way(comparison: Comparison) -> str:
     )
 
 
-def lowest_validation(group: Group) -> float | None:
+def lowest_validation(group: Group[Run]) -> float | None:
     """Return the lowest validation loss of a run in nats per token, the mean over the runs; None if one is unknown."""
     if not all(run.validations for run in group.runs):
         return None
     return float(np.mean([min(float(row["val_loss"]) for row in run.validations) for run in group.runs]))
-
-
-def is_same_run(comparison: Comparison) -> bool:
-    """Return whether both sides are one run under two names, such as a branch and its commit."""
-    if len(comparison.a.runs) + len(comparison.b.runs) > 2:
-        return False
-    a = comparison.a.runs[0]
-    b = comparison.b.runs[0]
-    return a.params == b.params and a.inputs == b.inputs and np.array_equal(a.nats, b.nats)
-
-
-def has_same_configuration(comparison: Comparison) -> bool:
-    """Return whether both sides are runs of one configuration."""
-    return comparison.a.runs[0].configuration == comparison.b.runs[0].configuration
-
-
-def dominating(comparison: Comparison) -> list[tuple[int, float, float]]:
-    """Return the number of each document with a large fraction of the bytes, that fraction, and Δ without it."""
-    sizes = comparison.sizes
-    bits = comparison.bits
-    found = []
-    for i, fraction in dominating_documents(sizes).items():
-        if fraction < 1:
-            without = float((bits.sum() - bits[i]) / (sizes.sum() - sizes[i]))
-            found.append((i, fraction, without))
-    return found

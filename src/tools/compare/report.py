@@ -1,26 +1,17 @@
 """The report of a comparison as Markdown."""
 
 import itertools
-import math
 from pathlib import Path
 
+from evidence.answer import answer
+from evidence.comparison import NOT_SHOWN, SEEDS, Comparison, detectable_by_seeds
+from evidence.differences import p_text
 from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
-from evidence.statistics import LEAST_SEEDS, POWER, bits_per_byte, p_text, power
-from tools.common.runs import (
-    NOT_SHOWN,
-    SEED,
-    SEEDS,
-    Comparison,
-    Group,
-    Run,
-    common_sources,
-    same_until,
-    verdict,
-    what_differs,
-)
+from evidence.power import LEAST_SEEDS, POWER, power
+from evidence.runs import Group, sources_of
+from tools.common.runs import Run, same_until, what_differs
 from tools.common.tables import render, table
-from tools.compare.answer import answer, detectable_by_seeds
-from tools.compare.notes import has_same_configuration, is_same_run, notes_of
+from tools.compare.notes import notes_of
 
 DIFFERENCE = "Δ bits per byte"
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
@@ -29,8 +20,8 @@ LEAST_NAMED = 10  # documents: that fewer would do is not said, as they stand fo
 
 
 def report(
-    groups: list[Group],
-    comparisons: list[Comparison],
+    groups: list[Group[Run]],
+    comparisons: list[Comparison[Run]],
     previews: dict[int, str],
     num_listed: int,
     confidence: float,
@@ -44,7 +35,7 @@ def report(
     run_rows = [run_row(run) for group in groups for run in group.runs]
     group_rows = [group_row(group) for group in groups]
     has_groups = any(len(group.runs) > 1 for group in groups)
-    others = [each for each in comparisons if not is_same_run(each)]
+    others = [each for each in comparisons if not each.is_same_run]
     sections = [section(each, previews, num_listed, confidence, len(comparisons)) for each in others]
     sizes = comparisons[0].sizes
     return render(
@@ -67,8 +58,8 @@ def run_row(run: Run) -> list[object]:
     """Return the cells of RUN_COLUMNS."""
     return [
         run.name,
-        run.params[SEED],
-        f"{bits_per_byte(run.nats, run.utf8_bytes):.4f}",
+        run.seed,
+        f"{run.score:.4f}",
         f"{run.tokens_seen:,}",
         f"{run.best_tokens_seen:,}",
         f"{run.num_parameters:,}",
@@ -80,12 +71,12 @@ def group_row(group: Group) -> list[object]:
     """Return the cells of GROUP_COLUMNS."""
     deviation = "unknown"
     if len(group.runs) > 1:
-        deviation = f"± {group.bits_per_byte.std(ddof=1):.4f}"
-    return [group.name, len(group.runs), f"{group.bits_per_byte.mean():.4f}", deviation]
+        deviation = f"± {group.scores.std(ddof=1):.4f}"
+    return [group.name, len(group.runs), f"{group.scores.mean():.4f}", deviation]
 
 
 def section(
-    comparison: Comparison, previews: dict[int, str], num_listed: int, confidence: float, num_comparisons: int
+    comparison: Comparison[Run], previews: dict[int, str], num_listed: int, confidence: float, num_comparisons: int
 ) -> dict:
     """Return what the template shows of one comparison: tables and sentences as text, and conditions."""
     a = comparison.a
@@ -109,17 +100,18 @@ def section(
     }
 
 
-def seeds_sentence(comparison: Comparison, num_comparisons: int, confidence: float) -> str:
+def seeds_sentence(comparison: Comparison[Run], num_comparisons: int, confidence: float) -> str:
     """Return whether a difference was shown over seeds, "" if one side has a single run or both are the same.
 
     How many seeds the difference needs is said only if each side has LEAST_SEEDS.
     """
-    if comparison.basis != SEEDS or has_same_configuration(comparison):
+    if comparison.basis != SEEDS or comparison.is_of_one_configuration:
         return ""
     sentence = whether_shown(comparison, comparison.seeds, num_comparisons, confidence)
     fewer_seeds = min(len(comparison.a.runs), len(comparison.b.runs))
     if fewer_seeds >= LEAST_SEEDS:
-        sentence += power(comparison.seeds, fewer_seeds, "seeds of each side", 2, 2, num_means=2)
+        units = "pairs of equal seeds" if comparison.is_paired else "seeds of each side"
+        sentence += power(comparison.seeds, fewer_seeds, units, 2, 2, comparison.num_means)
     return sentence
 
 
@@ -133,16 +125,16 @@ def detectable_table(detectable: dict[int, float]) -> list[str]:
     return table(header, [row])
 
 
-def noise_table(comparison: Comparison, confidence: float, num_comparisons: int) -> list[str]:
+def noise_table(comparison: Comparison[Run], confidence: float, num_comparisons: int) -> list[str]:
     """Return the table of differences: over all documents, over those of each source, and over seeds."""
     a = comparison.a
     b = comparison.b
     seeds = comparison.seeds
     rows = [[f"documents, all {len(comparison.sizes)}", *cells(comparison.documents)]]
-    for name, is_of_source in common_sources(a.runs + b.runs).items():
+    for name, is_of_source in sources_of([*a.runs, *b.runs]).items():
         rows.append([f"documents, the {is_of_source.sum():,} of {name}", *cells(comparison.sources[name])])
     if seeds.se is not None:
-        method = "Welch's t"
+        method = "Student's t of pairs" if comparison.is_paired else "Welch's t"
         if seeds.degrees_of_freedom is not None:
             method += f", {seeds.degrees_of_freedom:.1f} degrees of freedom"
         rows.append([f"seeds, {len(a.runs)} and {len(b.runs)} runs ({method})", *cells(seeds)])
@@ -153,15 +145,15 @@ def noise_table(comparison: Comparison, confidence: float, num_comparisons: int)
     return table(header, rows)
 
 
-def document_table(comparison: Comparison, previews: dict[int, str], num_listed: int) -> list[str]:
+def document_table(comparison: Comparison[Run], previews: dict[int, str], num_listed: int) -> list[str]:
     """Return the table of the documents whose bits changed most."""
     a = comparison.a
     b = comparison.b
     sizes = comparison.sizes
     rows = []
     for i in comparison.most_changed(num_listed).tolist():
-        before = a.nats[i] / math.log(2) / sizes[i]
-        after = b.nats[i] / math.log(2) / sizes[i]
+        before = a.values[i] / sizes[i]
+        after = b.values[i] / sizes[i]
         rows.append(
             [
                 f"{i}: `{previews[i]}`",
@@ -169,7 +161,7 @@ def document_table(comparison: Comparison, previews: dict[int, str], num_listed:
                 f"{before:.4f}",
                 f"{after:.4f}",
                 f"{after - before:+.4f}",
-                f"{comparison.bits[i]:+,.0f}",
+                f"{comparison.changes[i]:+,.0f}",
             ]
         )
     return table(["document that changed most", "bytes", a.name, b.name, DIFFERENCE, "Δ bits"], rows)
@@ -184,11 +176,11 @@ def cells(found: Estimate) -> list[str]:
     return [delta, se, f"{found.low:+.4f} to {found.high:+.4f}", p_text(found)]
 
 
-def whether_shown(comparison: Comparison, found: Estimate, num_comparisons: int, confidence: float) -> str:
+def whether_shown(comparison: Comparison[Run], found: Estimate, num_comparisons: int, confidence: float) -> str:
     """Return the sentence whether a difference was shown; p of `found` is corrected for the number of comparisons."""
     if found.low is None or found.p_value is None:
         return "too few for an interval."
-    said = verdict(found, confidence)
+    said = comparison.verdict(found, confidence)
     if num_comparisons > 1:
         p = p_text(found)
         verb = "is " if p[0].isdigit() else ""  # none in "p ≤ 0.002"

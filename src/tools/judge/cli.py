@@ -12,14 +12,17 @@ judgement is a row of judgements.csv, and the level at which the next one keeps 
 import argparse
 import sys
 
+from evidence.comparison import Comparison, compare_groups
+from evidence.differences import welch
+from evidence.json_output import print_json
+from evidence.runs import Group
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_json
 from tools.common.arguments import count, tool_parser
-from tools.common.json_output import print_json
 from tools.common.paths import VALIDATION_SIDECAR
 from tools.common.read_runs import read_runs
 from tools.common.revisions import Revision
-from tools.common.runs import Comparison, Group, compare_groups
+from tools.common.runs import Run
 from tools.judge.commits import Commit, commit_of_workspace, read_commit, reject_incomparable
 from tools.judge.decision import DIGITS, Figures
 from tools.judge.judgements import (
@@ -56,7 +59,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def compare(base: Commit, candidate: Commit, seeds: range) -> tuple[Comparison, str]:
+def compare(base: Commit, candidate: Commit, seeds: range) -> tuple[Comparison[Run], str]:
     """Run what is missing, and return the comparison of both sides and the hash of the validation text."""
     for commit in (base, candidate):
         for seed in seeds:
@@ -78,17 +81,18 @@ def hash_of_text(revision: Revision) -> str:
 
 def figures_of(comparison: Comparison) -> Figures:
     """Return the figures of a comparison as judgements.csv records them."""
-    base = comparison.a.bits_per_byte
-    candidate = comparison.b.bits_per_byte
+    base = comparison.a.scores
+    candidate = comparison.b.scores
+    over_seeds = welch(base, candidate, CONFIDENCE)
     return Figures(
         seeds=len(base),
         base_bpb=rounded(base.mean()),
         candidate_bpb=rounded(candidate.mean()),
-        difference=rounded(comparison.seeds.value),
+        difference=rounded(over_seeds.value),
         base_sd=rounded(base.std(ddof=1)),
         candidate_sd=rounded(candidate.std(ddof=1)),
-        seeds_low=rounded_or_none(comparison.seeds.low),
-        seeds_high=rounded_or_none(comparison.seeds.high),
+        seeds_low=rounded_or_none(over_seeds.low),
+        seeds_high=rounded_or_none(over_seeds.high),
         documents_low=rounded_or_none(comparison.documents.low),
         documents_high=rounded_or_none(comparison.documents.high),
     )

@@ -1,0 +1,106 @@
+"""The answer of a comparison: a sentence to quote, and the sentences that say what it means."""
+
+from evidence.comparison import (
+    EQUIVALENT,
+    NOT_DECIDED,
+    NOT_SHOWN,
+    SEEDS,
+    Comparison,
+    Equivalence,
+    detectable_by_seeds,
+)
+from evidence.differences import p_text
+from evidence.intervals import Estimate
+from evidence.notes import notes_of
+from evidence.power import POWER
+
+SAID = ("same_configuration", "single_runs")  # kinds of notes that `basis_sentence` says
+
+
+def answer(comparison: Comparison, num_comparisons: int, confidence: float) -> str:
+    """Return the verdict in one sentence: the difference, its intervals, and how many seeds and documents they have.
+
+    The interval that decides comes first. p is corrected for the number of comparisons.
+    """
+    if comparison.is_same_run:
+        (note,) = notes_of(comparison)
+        return note.text
+    a = comparison.a
+    b = comparison.b
+    over_documents = f"over {len(comparison.sizes):,} documents {interval(comparison.documents)}"
+    over_seeds = f"over {seeds_text(comparison)} {interval(comparison.seeds)}"
+    is_over_seeds = comparison.basis == SEEDS
+    intervals = [over_seeds, over_documents] if is_over_seeds else [over_documents]
+    intervals[0] += p_phrase(comparison.deciding, num_comparisons)
+    if not is_over_seeds:
+        intervals.append(f"over seeds unknown, {seeds_text(comparison)}")
+
+    found = comparison.verdict(comparison.deciding, confidence)
+    model = "" if is_over_seeds else "the model "
+    if found == NOT_SHOWN:
+        said = f"No difference was shown between {model}`{b.name}` and {model}`{a.name}`"
+    else:
+        said = f"{model}`{b.name}` is {found} than {model}`{a.name}`"
+        said = said[0].upper() + said[1:]
+    delta = f"{comparison.documents.value:+.4f} {comparison.measure.unit}"
+    return f"{said}: {delta} ({100 * confidence:g} % interval {'; '.join(intervals)})."
+
+
+def interval(found: Estimate | Equivalence) -> str:
+    """Return the ends of an interval as text."""
+    if found.low is None or found.high is None:
+        return "unknown"
+    return f"{found.low:+.4f} to {found.high:+.4f}"
+
+
+def p_phrase(found: Estimate, num_comparisons: int) -> str:
+    """Return p as the end of a phrase, "" if it is unknown."""
+    if found.p_value is None:
+        return ""
+    p = p_text(found)
+    is_number = p[0].isdigit()  # not "≤ 0.002"
+    of_several = f" after Holm's correction for {num_comparisons} comparisons" if num_comparisons > 1 else ""
+    return f", p {'= ' if is_number else ''}{p}{of_several}"
+
+
+def seeds_text(comparison: Comparison) -> str:
+    """Return how many seeds each side has: "5 pairs of equal seeds", or "5 and 3 seeds"."""
+    of_a = len(comparison.a.runs)
+    of_b = len(comparison.b.runs)
+    if comparison.is_paired:
+        return f"{of_a} pairs of equal seeds"
+    return "1 seed of each side" if of_a == of_b == 1 else f"{of_a} and {of_b} seeds"
+
+
+def basis_sentence(comparison: Comparison) -> str:
+    """Return a sentence that says of what the verdict is true."""
+    if comparison.is_of_one_configuration:
+        return "The configuration is the same, so the difference comes from the seed or the machine."
+    if comparison.basis == SEEDS:
+        return "Judged over seeds: the verdict is about the two configurations, on these documents."
+    return "Judged over documents: the verdict is about these trained models. Other seeds may give another one."
+
+
+def equivalence_sentence(comparison: Comparison, found: Equivalence) -> str:
+    """Return whether both sides are equivalent, with the interval that decides."""
+    names = f"`{comparison.b.name}` and `{comparison.a.name}`"
+    if found.verdict == EQUIVALENT:
+        said = f"{names} are equivalent"
+    elif found.verdict == NOT_DECIDED:
+        said = f"Not decided whether {names} are equivalent"
+    else:
+        said = f"{names} are not equivalent"
+    margin = f"within ±{found.within:g} {comparison.measure.unit} over {comparison.basis}"
+    return f"{said} {margin} ({100 * found.confidence:.4g} % interval {interval(found)})."
+
+
+def power_line(comparison: Comparison, confidence: float) -> str:
+    """Return what other numbers of seeds would show on one line, "" if it is unknown."""
+    detectable = detectable_by_seeds(comparison, confidence)
+    if not detectable:
+        return ""
+    unit = "pairs of equal seeds" if comparison.is_paired else "seeds of each side"
+    first, *others = detectable.items()
+    texts = [f"{first[1]:.4f} with {first[0]} {unit}"]
+    texts += [f"{difference:.4f} with {runs}" for runs, difference in others]
+    return f"Would be shown in about {100 * POWER:g} % of cases: a difference of {', '.join(texts)}."

@@ -1,0 +1,222 @@
+"""Two groups of runs on the same documents: their difference, and what it shows.
+
+Legend: D documents; a difference is always B - A.
+"""
+
+import math
+from typing import Generic, NamedTuple
+
+import numpy as np
+
+from evidence.differences import difference_of_items, holm, paired, welch
+from evidence.intervals import Estimate, ratio_interval
+from evidence.power import LEAST_SEEDS, detectable_by_runs
+from evidence.runs import Group, Measure, R, ScoreRun, sources_of
+
+# What decides a verdict, and the verdicts.
+SEEDS = "seeds"
+DOCUMENTS = "documents"
+BETTER = "better"
+WORSE = "worse"
+NOT_SHOWN = "not shown"
+EQUIVALENT = "equivalent"
+NOT_EQUIVALENT = "not equivalent"
+NOT_DECIDED = "not decided"
+
+RUNS_OF_EACH_SIDE = (2, 3, 5, 10)
+
+
+class Comparison(NamedTuple, Generic[R]):
+    """B - A over the documents, those of each source of a mixture, and over seeds; `baseline` is A itself."""
+
+    a: Group[R]
+    b: Group[R]
+    baseline: Estimate
+    documents: Estimate
+    seeds: Estimate
+    sources: dict[str, Estimate]
+
+    @property
+    def measure(self) -> Measure:
+        return self.a.runs[0].measure
+
+    @property
+    def basis(self) -> str:
+        """Return which interval decides: SEEDS if each side has at least two runs, otherwise DOCUMENTS.
+
+        Over seeds, two configurations differ. Over documents, only these two trained models do.
+        """
+        fewer = min(len(self.a.runs), len(self.b.runs))
+        return SEEDS if fewer >= 2 else DOCUMENTS
+
+    @property
+    def deciding(self) -> Estimate:
+        """Return the difference over what `basis` names."""
+        return self.seeds if self.basis == SEEDS else self.documents
+
+    @property
+    def is_paired(self) -> bool:
+        """Return whether the interval over seeds is that of pairs of equal seeds."""
+        return self.basis == SEEDS and have_equal_seeds(self.a, self.b)
+
+    @property
+    def num_means(self) -> int:
+        """Return how many means the interval over seeds compares: one of pairs, or two of independent runs."""
+        return 1 if self.is_paired else 2
+
+    @property
+    def changes(self) -> np.ndarray:
+        """Return the difference of each document (D,), in bits or in scores."""
+        return self.b.values - self.a.values
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Return the bytes or the number of items of each document (D,)."""
+        return self.a.runs[0].sizes
+
+    @property
+    def is_of_one_configuration(self) -> bool:
+        """Return whether both sides are runs of one configuration."""
+        return self.a.runs[0].configuration == self.b.runs[0].configuration
+
+    @property
+    def is_same_run(self) -> bool:
+        """Return whether both sides are one run under two names, such as a branch and its commit."""
+        if len(self.a.runs) + len(self.b.runs) > 2 or not self.is_of_one_configuration:
+            return False
+        return self.a.seeds == self.b.seeds and np.array_equal(self.a.values, self.b.values)
+
+    def verdict(self, found: Estimate, confidence: float) -> str:
+        """Return BETTER, WORSE or NOT_SHOWN for B; p of `found` is corrected for several comparisons."""
+        is_shown = found.p_value is not None and found.p_value <= 1 - confidence + 1e-9
+        if not is_shown:
+            return NOT_SHOWN
+        is_higher = found.value > 0
+        return BETTER if is_higher == self.measure.is_higher_better else WORSE
+
+    def most_changed(self, count: int) -> np.ndarray:
+        """Return the positions of the documents that changed most, in either direction, first."""
+        return np.argsort(-np.abs(self.changes), kind="stable")[:count]
+
+
+def have_equal_seeds(a: Group, b: Group) -> bool:
+    """Return whether each seed of one side, all of them known, is also one of the other side."""
+    seeds_of_a = set(a.seeds)
+    return None not in seeds_of_a and seeds_of_a == set(b.seeds) and len(a.runs) == len(b.runs)
+
+
+def compare_groups(a: Group[R], b: Group[R], seed: int, confidence: float, resamples: int) -> Comparison[R]:
+    """Return the differences between two groups; documents are resampled with `seed`."""
+    sizes = a.runs[0].sizes
+    is_of_items = isinstance(a.runs[0], ScoreRun)
+
+    def interval(values: np.ndarray, own: np.ndarray) -> Estimate:
+        if is_of_items:
+            return difference_of_items(values[own], sizes[own], confidence)
+        rng = np.random.default_rng(seed)
+        return ratio_interval(values[own], sizes[own], rng, confidence, resamples)
+
+    changes = b.values - a.values
+    every = np.full(len(sizes), True)
+    return Comparison(
+        a,
+        b,
+        baseline=interval(a.values, every),
+        documents=interval(changes, every),
+        seeds=difference_over_seeds(a, b, confidence),
+        sources={name: interval(changes, own) for name, own in sources_of([*a.runs, *b.runs]).items()},
+    )
+
+
+def difference_over_seeds(a: Group, b: Group, confidence: float) -> Estimate:
+    """Return the difference of the scores: of pairs, if both sides have the same seeds, else of independent runs."""
+    if len(a.runs) > 1 and have_equal_seeds(a, b):
+        return paired(by_seed(a), by_seed(b), confidence)
+    return welch(a.scores, b.scores, confidence)
+
+
+def by_seed(group: Group) -> np.ndarray:
+    """Return the scores (runs,) in the order of the seeds."""
+    return group.scores[np.argsort(np.array(group.seeds))]
+
+
+def compare_with_first(groups: list[Group[R]], seed: int, confidence: float, resamples: int) -> list[Comparison[R]]:
+    """Return `compare_groups` of each other group with the first one, with p after Holm's correction."""
+    return corrected([compare_groups(groups[0], other, seed, confidence, resamples) for other in groups[1:]])
+
+
+def corrected(found: list[Comparison[R]]) -> list[Comparison[R]]:
+    """Return comparisons with one baseline, with p after Holm's correction.
+
+    The comparisons over documents are one family of tests, those over seeds another, those of all sources a third.
+    """
+    documents = holm([each.documents for each in found])
+    seeds = holm([each.seeds for each in found])
+    sources = iter(holm([estimate for each in found for estimate in each.sources.values()]))
+    changed = []
+    for i, each in enumerate(found):
+        of_sources = {name: next(sources) for name in each.sources}
+        changed.append(each._replace(documents=documents[i], seeds=seeds[i], sources=of_sources))
+    return changed
+
+
+def detectable_by_seeds(comparison: Comparison, confidence: float) -> dict[int, float]:
+    """Return runs of each side → the smallest difference that they would show; {} with fewer than LEAST_SEEDS seeds.
+
+    The noise is the deviation of the differences of pairs, or that over seeds, pooled over the sides with LEAST_SEEDS
+    or more.
+    """
+    if comparison.is_of_one_configuration:
+        return {}
+    if comparison.is_paired:
+        samples = [by_seed(comparison.b) - by_seed(comparison.a)]
+    else:
+        samples = [comparison.a.scores, comparison.b.scores]
+    noise, df = pooled_deviation([values for values in samples if len(values) >= LEAST_SEEDS])
+    if not noise:
+        return {}
+    num_means = comparison.num_means
+    return {runs: detectable_by_runs(noise, df, runs, confidence, num_means) for runs in RUNS_OF_EACH_SIDE}
+
+
+def pooled_deviation(samples: list[np.ndarray]) -> tuple[float, int]:
+    """Return the pooled standard deviation of samples of at least two values, and its degrees of freedom."""
+    degrees_of_freedom = sum(len(values) - 1 for values in samples)
+    squares = sum((len(values) - 1) * float(np.var(values, ddof=1)) for values in samples)
+    return (math.sqrt(squares / degrees_of_freedom) if squares else 0.0), degrees_of_freedom
+
+
+class Equivalence(NamedTuple):
+    """Whether B differs from A by less than a margin, whatever the direction."""
+
+    within: float  # the margin
+    verdict: str  # EQUIVALENT, NOT_EQUIVALENT or NOT_DECIDED
+    low: float | None  # the interval that must lie within the margin
+    high: float | None
+    confidence: float  # of this interval
+
+
+def equivalence(
+    comparison: Comparison, within: float, seed: int, confidence: float, resamples: int, num_comparisons: int
+) -> Equivalence:
+    """Return whether a comparison shows that the difference over its basis is smaller than `within`.
+
+    Two one-sided tests (Schuirmann 1987): B is equivalent if both "B - A ≤ -within" and "B - A ≥ within" are rejected
+    at the level 1 - confidence, which is so if the interval of confidence 2 · confidence - 1 lies within the margin. It
+    is not equivalent if the interval of `confidence` lies outside. The level is divided by the number of comparisons
+    (Bonferroni): no p-value for other margins than zero is known of resamples.
+    """
+    level = (1 - confidence) / num_comparisons
+
+    def interval(of_confidence: float) -> Estimate:
+        again = compare_groups(comparison.a, comparison.b, seed, of_confidence, resamples)
+        return again.deciding
+
+    inner = interval(1 - 2 * level)
+    outer = interval(1 - level)
+    verdict = NOT_DECIDED
+    if inner.low is not None and inner.high is not None and -within < inner.low and inner.high < within:
+        verdict = EQUIVALENT
+    elif outer.low is not None and outer.high is not None and (outer.low > within or outer.high < -within):
+        verdict = NOT_EQUIVALENT
+    return Equivalence(within, verdict, inner.low, inner.high, 1 - 2 * level)

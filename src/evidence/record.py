@@ -1,0 +1,107 @@
+"""Comparisons as JSON for programs; docs/json.md describes the documents."""
+
+from evidence.answer import answer
+from evidence.comparison import Comparison, Equivalence, detectable_by_seeds
+from evidence.intervals import Estimate, effective_documents
+from evidence.notes import notes_of
+from evidence.power import detectable_difference
+from evidence.runs import Group, Run
+
+COMPARE = "reprolm.compare/1"
+
+
+def record(groups: list[Group], alone: list[Comparison], corrected: list[Comparison], confidence: float) -> dict:
+    """Return groups and comparisons as a mapping; `corrected` are `alone` with p after Holm's correction."""
+    first = corrected[0]
+    baseline = first.baseline
+    documents: dict[str, float] = {"number": len(first.sizes)}
+    if first.measure.key == "bits_per_byte":
+        documents["utf8_bytes"] = int(first.sizes.sum())
+    return {
+        "confidence": confidence,
+        "documents": documents | {"effective_number": effective_documents(first.sizes)},
+        "baseline": {
+            "name": first.a.name,
+            first.measure.key: baseline.value,
+            "standard_error": baseline.se,
+            "low": baseline.low,
+            "high": baseline.high,
+        },
+        "groups": [group_record(group) for group in groups],
+        "comparisons": [
+            comparison_record(one, with_holm, len(corrected), confidence)
+            for one, with_holm in zip(alone, corrected, strict=True)
+        ],
+    }
+
+
+def group_record(group: Group) -> dict:
+    """Return a group with its runs."""
+    scores = group.scores
+    return {
+        "name": group.name,
+        "num_seeds": len(group.runs),
+        group.runs[0].measure.key: float(scores.mean()),
+        "standard_deviation": float(scores.std(ddof=1)) if len(scores) > 1 else None,
+        "runs": [run_record(run) for run in group.runs],
+    }
+
+
+def run_record(run: Run) -> dict:
+    return {"name": run.name, "seed": run.seed, run.measure.key: run.score}
+
+
+def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons: int, confidence: float) -> dict:
+    """Return the verdict on B with what it rests on."""
+    a = corrected.a
+    b = corrected.b
+    deciding = corrected.deciding
+
+    def estimate_record(alone: Estimate, corrected_estimate: Estimate) -> dict:
+        """Return a difference B - A with its interval, p before and after Holm's correction, and its verdict."""
+        return {
+            "verdict": corrected.verdict(corrected_estimate, confidence),
+            "difference": alone.value,
+            "standard_error": alone.se,
+            "low": alone.low,
+            "high": alone.high,
+            "p_value": alone.p_value,
+            "p_value_holm": corrected_estimate.p_value,
+            "p_is_upper_bound": alone.p_is_bound,
+            "degrees_of_freedom": alone.degrees_of_freedom,
+            "detectable_difference": detectable_difference(alone),
+        }
+
+    of_documents = estimate_record(alone.documents, corrected.documents)
+    of_seeds = estimate_record(alone.seeds, corrected.seeds)
+    sources = []
+    for name, estimate in alone.sources.items():
+        sources.append({"name": name, **estimate_record(estimate, corrected.sources[name])})
+    seeds = {"of_baseline": len(a.runs), "of_candidate": len(b.runs), "are_pairs": corrected.is_paired}
+    return {
+        "baseline": a.name,
+        "candidate": b.name,
+        "verdict": corrected.verdict(deciding, confidence),
+        "basis": corrected.basis,
+        "sentence": answer(corrected, num_comparisons, confidence),
+        "difference": deciding.value,
+        "p_value_holm": deciding.p_value,
+        "detectable_difference": detectable_difference(deciding),
+        "equivalence": None,
+        "documents": {"number": len(corrected.sizes), **of_documents},
+        "seeds": seeds | of_seeds,
+        "sources": sources,
+        "detectable_by_seeds": [
+            {"seeds_of_each_side": runs, "difference": difference}
+            for runs, difference in detectable_by_seeds(corrected, confidence).items()
+        ],
+        "warnings": [note._asdict() for note in notes_of(corrected)],
+    }
+
+
+def with_equivalence(content: dict, found: list[Equivalence]) -> dict:
+    """Return a `record` with the equivalence of each comparison."""
+    comparisons = []
+    for comparison, equivalence in zip(content["comparisons"], found, strict=True):
+        comparisons.append(comparison | {"equivalence": equivalence._asdict()})
+    return content | {"comparisons": comparisons}

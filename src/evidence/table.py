@@ -1,0 +1,176 @@
+"""Read tables of losses or scores: CSV or parquet files with a row for each run and document.
+
+| column | |
+|---|---|
+| run | name of the run |
+| document | name or number of the document, or of the item |
+| nats, utf8_bytes | the loss of the document, summed over its tokens; the bytes of its text, the same for all runs |
+| score, higher_is_better | instead of these: the score of an item, such as 1 for a right answer; true or false |
+| seed | optional, a whole number: runs of one name with several seeds are one group |
+| group | optional: the configuration of a run, if runs of one configuration have several names |
+| source | optional: what a document comes from, such as a language or a task |
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from evidence.runs import LossRun, Run, ScoreRun
+
+LOSSES = ("run", "document", "nats", "utf8_bytes")
+SCORES = ("run", "document", "score", "higher_is_better")
+TRUE = ("true", "1")
+FALSE = ("false", "0")
+
+Row = Mapping[str, object]
+
+
+class TableError(ValueError):
+    """A table, or an argument, that cannot be used; the message is a sentence that says what must be."""
+
+
+def read_tables(paths: Iterable[Path]) -> list[Run]:
+    """Return the runs of tables in the order of their first rows; all must have the same documents."""
+    rows_of: dict[tuple[str, str], list[Row]] = {}
+    where: dict[tuple[str, str], Path] = {}
+    for path in paths:
+        for row in read_rows(path):
+            key = (str(row["run"]), text_of(row.get("seed")))
+            rows_of.setdefault(key, []).append(row)
+            if where.setdefault(key, path) != path:
+                raise TableError(f"{path}: run {name_of(*key)} is also in {where[key]}; give each run another name")
+
+    # Number the documents as the first run has them.
+    first_key, first_rows = next(iter(rows_of.items()))
+    position = {name: i for i, name in enumerate(dict.fromkeys(str(row["document"]) for row in first_rows))}
+    num_runs = {run: sum(key[0] == run for key in rows_of) for run, _ in rows_of}
+    runs = []
+    for (run, seed), rows in rows_of.items():
+        name = name_of(run, seed) if num_runs[run] > 1 else run
+        runs.append(make_run(f"{where[run, seed]}: run {name_of(run, seed)}", name, rows, position))
+    for other in runs[1:]:
+        reject_other_documents(where[first_key], runs[0], other)
+    return runs
+
+
+def name_of(run: str, seed: str) -> str:
+    return f"{run}-{seed}" if seed else run
+
+
+def text_of(value: object) -> str:
+    """Return a cell as text, "" if it is empty."""
+    return "" if value is None or value != value else str(value)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a table; TableError unless it has rows and the columns of losses or those of scores."""
+    rows: list[Row]
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq  # only readers of such files need it
+
+            table = pq.read_table(path)
+            columns = table.column_names
+            rows = table.to_pylist()
+        else:
+            with open(path, encoding="utf-8", newline="") as file:
+                reader = csv.DictReader(file)
+                rows = list(reader)
+                columns = list(reader.fieldnames or [])
+    except (OSError, ValueError, csv.Error, ImportError) as error:
+        raise TableError(f"{path}: cannot be read: {error}") from None
+    wanted = SCORES if "score" in columns else LOSSES
+    missing = [name for name in wanted if name not in columns]
+    if missing:
+        raise TableError(
+            f"{path}: has no column {', '.join(missing)}; a table of losses has {', '.join(LOSSES)}, one of scores has "
+            f"{', '.join(SCORES)}"
+        )
+    if not rows:
+        raise TableError(f"{path}: has no rows")
+    return rows
+
+
+def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]) -> Run:
+    """Return the run of these rows, with its documents in the order of `position`."""
+    at = []
+    for row in rows:
+        document = str(row["document"])
+        if document not in position:
+            raise TableError(f"{where}: has document {document}, which the first run lacks; score the same documents")
+        at.append(position[document])
+    is_of_scores = "score" in rows[0]
+    counts = np.bincount(at, minlength=len(position))
+    for document, i in position.items():
+        if not counts[i]:
+            raise TableError(f"{where}: lacks document {document}; score the same documents in all runs")
+        if counts[i] > 1 and not is_of_scores:
+            raise TableError(f"{where}: has document {document} twice; give each run another name or seed")
+
+    sources = None
+    if "source" in rows[0]:
+        sources = np.empty(len(position), object)
+        sources[at] = [text_of(row["source"]) for row in rows]
+    seed = one_of(where, "seed", rows)
+    common = {
+        "name": name,
+        "seed": whole_number(where, "seed", seed) if seed else None,
+        "group": one_of(where, "group", rows) or str(rows[0]["run"]),
+        "sources": sources,
+        "documents": list(position),
+    }
+    if is_of_scores:
+        scores = np.bincount(at, [number(where, "score", row["score"]) for row in rows])
+        is_better = one_of(where, "higher_is_better", rows).lower()
+        if is_better not in TRUE + FALSE:
+            raise TableError(f"{where}: higher_is_better is {is_better!r}; it must be true or false")
+        return ScoreRun(scores=scores, num_items=counts, is_higher_better=is_better in TRUE, **common)
+    nats = np.empty(len(position))
+    utf8_bytes = np.empty(len(position), np.int64)
+    nats[at] = [number(where, "nats", row["nats"]) for row in rows]
+    utf8_bytes[at] = [whole_number(where, "utf8_bytes", row["utf8_bytes"]) for row in rows]
+    if not utf8_bytes.any():
+        raise TableError(f"{where}: utf8_bytes are all 0; they must be the bytes of the texts")
+    return LossRun(nats=nats, utf8_bytes=utf8_bytes, **common)
+
+
+def one_of(where: str, column: str, rows: list[Row]) -> str:
+    """Return the value that all rows of a run have in a column, "" without this column."""
+    values = list(dict.fromkeys(text_of(row.get(column)) for row in rows))
+    if len(values) > 1:
+        raise TableError(f"{where}: {column} is {values[0]!r} and {values[1]!r}; a run has one")
+    return values[0]
+
+
+def number(where: str, column: str, value: object) -> float:
+    """Return a finite number."""
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise TableError(f"{where}: {column} is {value}; it must be a finite number")
+    return found
+
+
+def whole_number(where: str, column: str, value: object) -> int:
+    """Return a whole number, 0 or more."""
+    found = number(where, column, value)
+    if found != int(found) or found < 0:
+        raise TableError(f"{where}: {column} is {value}; it must be a whole number, 0 or more")
+    return int(found)
+
+
+def reject_other_documents(path: Path, first: Run, other: Run) -> None:
+    """Raise TableError if two runs are measured differently, or count a document differently."""
+    if first.measure != other.measure:
+        raise TableError(f"{path}: {first.name} and {other.name} have other kinds of scores; compare equal ones")
+    (different,) = np.nonzero(first.sizes != other.sizes)
+    if len(different):
+        i = int(different[0])
+        unit = "items" if isinstance(first, ScoreRun) else "bytes"
+        sizes = f"{first.sizes[i]} {unit} in run {first.name} and {other.sizes[i]} in run {other.name}"
+        raise TableError(f"{path}: document {first.name_of_document(i)} has {sizes}; score the same text in all runs")

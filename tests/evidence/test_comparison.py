@@ -1,0 +1,133 @@
+"""Equal seeds are pairs, a margin makes a difference equivalent or not, and scores are better if they are higher."""
+
+import numpy as np
+import pytest
+
+from evidence.comparison import DOCUMENTS, SEEDS, Comparison, compare_groups, detectable_by_seeds, equivalence
+from evidence.differences import paired, welch
+from evidence.power import detectable_difference
+from evidence.runs import Group, LossRun, ScoreRun
+
+NUM_DOCUMENTS = 40
+SIZES = np.linspace(500, 4000, NUM_DOCUMENTS).astype(int)
+
+
+def group(name: str, scores: dict[int | None, float], spread: float = 0.002) -> Group:
+    """Return runs with these bits per byte by seed; `spread` is that of their documents."""
+    runs = []
+    for seed, score in scores.items():
+        rates = score + np.random.default_rng(len(name)).normal(0, spread, NUM_DOCUMENTS)
+        rates -= rates @ SIZES / SIZES.sum() - score
+        nats = rates * SIZES * np.log(2)
+        runs.append(LossRun(name=f"{name}-{seed}", seed=seed, group=name, nats=nats, utf8_bytes=SIZES))
+    return Group(runs)
+
+
+def compared(a: Group, b: Group, confidence: float = 0.95) -> Comparison:
+    return compare_groups(a, b, seed=1, confidence=confidence, resamples=999)
+
+
+# The default and weight_decay 0.05 with peak_lr 0.011, seeds 1 to 4, in bits per byte.
+DEFAULT = {1: 1.35271, 2: 1.35501, 3: 1.35104, 4: 1.33970}
+CHANGED = {4: 1.34794, 3: 1.35461, 2: 1.35757, 1: 1.35862}
+
+
+def test_equal_seeds_are_compared_as_pairs_whatever_their_order():
+    """The figures of a measured example: t is 4.0 with 3 degrees of freedom, unpaired 1.2."""
+    found = compared(group("a", DEFAULT), group("bb", CHANGED))
+
+    assert found.basis == SEEDS
+    assert found.is_paired
+    assert found.seeds.value / found.seeds.se == pytest.approx(4.0, abs=0.01)
+    assert found.seeds.degrees_of_freedom == 3
+    assert found.verdict(found.deciding, 0.95) == "worse"
+
+
+@pytest.mark.parametrize("seeds", [(1, 2, 3, 5), (1, 2, 3), (None, None)])
+def test_other_or_unknown_seeds_are_independent_runs(seeds):
+    changed = Group([group("bb", {seed: score}).runs[0] for seed, score in zip(seeds, CHANGED.values(), strict=False)])
+
+    found = compared(group("a", DEFAULT), changed)
+
+    assert not found.is_paired
+    assert found.seeds == pytest.approx(welch(np.array(list(DEFAULT.values())), changed.scores))
+
+
+def test_one_pair_and_pairs_with_equal_differences_have_no_interval():
+    one = paired(np.array([1.0]), np.array([1.5]))
+    equal = paired(np.array([1.0, 2.0]), np.array([1.5, 2.5]))
+
+    assert (one.value, one.se, one.low) == (0.5, None, None)
+    assert (equal.value, equal.low) == (0.5, None)
+
+
+def test_what_more_pairs_would_show_follows_from_the_spread_of_the_differences():
+    found = compared(group("a", DEFAULT), group("bb", CHANGED))
+
+    detectable = detectable_by_seeds(found, 0.95)
+
+    same_number = paired(np.array([0.0, 0.0]), np.array([-1.0, 1.0]) * found.seeds.se * 2 / np.sqrt(2))
+    assert same_number.se == pytest.approx(found.seeds.se * np.sqrt(2))  # of two pairs instead of four
+    assert detectable[2] == pytest.approx(detectable_difference(same_number))
+
+
+@pytest.mark.parametrize(
+    ("difference", "within", "verdict"),
+    [
+        (0.001, 0.005, "equivalent"),
+        (-0.001, 0.005, "equivalent"),
+        (0.009, 0.005, "not equivalent"),
+        (-0.009, 0.005, "not equivalent"),
+        (0.005, 0.005, "not decided"),
+    ],
+)
+@pytest.mark.parametrize("basis", [SEEDS, DOCUMENTS])
+def test_a_difference_is_equivalent_if_its_interval_is_within_the_margin(basis, difference, within, verdict):
+    noise = {1: 0.0005, 2: -0.0005, 3: 0.0003}
+    num_seeds = 3 if basis == SEEDS else 1
+    a = group("a", {seed: 1.3 for seed in list(noise)[:num_seeds]})
+    b = group("bb", {seed: 1.3 + difference + noise[seed] for seed in list(noise)[:num_seeds]})
+
+    found = equivalence(compared(a, b), within, seed=1, confidence=0.95, resamples=999, num_comparisons=1)
+
+    narrow = compared(a, b, confidence=0.9).deciding
+    assert found.verdict == verdict
+    assert (found.low, found.high) == (narrow.low, narrow.high)
+    assert found.confidence == pytest.approx(0.9)
+
+
+def test_two_sides_at_the_margin_are_rarely_called_equivalent():
+    """At most 5 % of cases, also for several comparisons together."""
+    rng = np.random.default_rng(3)
+    called = 0
+    for _ in range(300):
+        differences = rng.normal(0.005, 0.002, 4)
+        a = group("a", dict.fromkeys(range(4), 1.3))
+        b = group("bb", {seed: 1.3 + differences[seed] for seed in range(4)})
+        found = equivalence(compared(a, b), 0.005, seed=1, confidence=0.95, resamples=99, num_comparisons=1)
+        called += found.verdict == "equivalent"
+
+    assert 0.02 * 300 < called < 0.085 * 300
+
+
+def scored(name: str, is_right: np.ndarray, is_higher_better: bool) -> Group:
+    num_items = np.ones(len(is_right), int)
+    run = ScoreRun(
+        name=name, seed=None, group=name, scores=is_right, num_items=num_items, is_higher_better=is_higher_better
+    )
+    return Group([run])
+
+
+@pytest.mark.parametrize(("is_higher_better", "verdict"), [(True, "better"), (False, "worse")])
+def test_more_points_are_better_or_worse_as_the_table_says(is_higher_better, verdict):
+    """20 of 200 answers become right, and 4 wrong: the paired t of items."""
+    a = np.zeros(200)
+    a[:4] = 1
+    b = np.zeros(200)
+    b[10:30] = 1
+
+    found = compared(scored("a", a, is_higher_better), scored("b", b, is_higher_better))
+
+    assert found.documents.value == pytest.approx(16 / 200)
+    assert found.documents.se == pytest.approx(np.std(b - a, ddof=1) / np.sqrt(200))
+    assert found.verdict(found.deciding, 0.95) == verdict
