@@ -34,7 +34,6 @@ TOOLS_BY_GOAL = {
         "search_example": "extras.search_example.search_example",
         "score_test": "tools.score_test",
         "lm_eval": "extras.lm_eval.lm_eval",
-        "compare_tasks": "extras.lm_eval.compare_tasks",
     },
     "check files and bits": {
         "verify": "tools.verify.cli",

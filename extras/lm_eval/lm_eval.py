@@ -42,7 +42,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--tasks", nargs="+", default=[], metavar="NAME", help="tasks to run; without it, all of --task_folder")
     add("--task_folder", type=Path, help="folder of your own tasks; their data files are relative to it")
     add("--limit", type=int, help="use only the first documents of each task")
-    add("--samples", type=Path, metavar="FOLDER", help="folder for the items of each task, which compare_tasks reads")
+    add("--samples", type=Path, metavar="FOLDER", help="folder for the items of each task")
     add("--output", type=Path, default=Path("lm_eval.json"), help="file for the figures (lm_eval.json)")
     args = parser.parse_args(argv)
     if not (args.tasks or args.task_folder):
@@ -160,7 +160,7 @@ def run(args: argparse.Namespace, export: Path, suffix: str = "") -> list[list[s
 
 
 def write_samples(folder: Path, by_task: dict[str, list[dict]]) -> None:
-    """Write the items of each task, which `python src compare_tasks` reads."""
+    """Write the items of each task, as lm-eval's --log_samples does."""
     for name, samples in by_task.items():
         lines = [json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples]
         write_text(folder / f"samples_{name}.jsonl", "".join(lines))
