@@ -135,7 +135,7 @@ def test_documents_do_not_decide_where_seeds_do():
 
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():
-    code = (ROOT / "src" / "tools" / "compare" / "notes.py").read_text()
+    code = "".join((ROOT / "src" / package / "notes.py").read_text() for package in ("evidence", "tools/compare"))
     page = (ROOT / "docs" / "json.md").read_text()
 
     (meaning,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)
