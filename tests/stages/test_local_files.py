@@ -89,7 +89,7 @@ def flipped(content: bytes) -> bytes:
 
 ROWS = pa.table({"text": [f"row {i}" for i in range(300)]})
 NOT_UTF_8 = pa.array([*[b"good"] * 150, b"\xff\xfe", *[b"good"] * 149]).view(pa.string())
-GZIP = gzip.compress(b"some words of text " * 99)
+GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
 
 
 @pytest.mark.parametrize(

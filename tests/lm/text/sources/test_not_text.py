@@ -23,7 +23,7 @@ def documents(path) -> list[str | None]:
         ("a.txt", LFS, "is a pointer of Git LFS, not the file; fetch it with git lfs pull"),
         ("a.parquet", LFS, "is a pointer of Git LFS"),
         ("a.jsonl.gz", LFS, "is a pointer of Git LFS"),
-        ("a.gz", gzip.compress(b"%PDF-1.4\n"), "is a PDF file"),
+        ("a.gz", gzip.compress(b"%PDF-1.4\n", mtime=0), "is a PDF file"),
         ("a.txt", "/annex/objects/SHA256E-s5--1f0c.txt\n", "is a pointer of git-annex"),
         ("a.txt", "# xet version 0\n", "is a pointer of git-xet"),
         ("a.txt.dvc", DVC, "is DVC's record of a file that is not there; fetch it with dvc pull"),
