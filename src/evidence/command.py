@@ -3,6 +3,7 @@
     evidence compare losses.csv
     evidence compare base.csv wider.parquet --within 0.005 --json
     evidence noise losses.csv
+    evidence judge HEAD~1 --run ./train.sh    # evidence judge --help
 
 A table has a row for each run and document. docs/evidence.md describes its columns.
 """
@@ -15,7 +16,9 @@ from pathlib import Path
 
 from evidence.answer import SAID, answer, basis_sentence, equivalence_sentence, power_line
 from evidence.comparison import BETTER, Comparison, Equivalence, compare_groups, corrected, equivalence
+from evidence.errors import EvidenceError
 from evidence.json_output import print_json
+from evidence.judge.cli import main as judge
 from evidence.noise import NOISE, ScoredRun, describe, measure_noise, noise_record
 from evidence.notes import notes_of
 from evidence.record import COMPARE, record, with_equivalence
@@ -136,7 +139,10 @@ def noise(args: argparse.Namespace, runs: list[Run]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status, BAD_INPUT after a sentence if the tables or arguments are wrong."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if words[:1] == ["judge"]:
+            return judge(words[1:])
         args = parse(argv)
         runs = read_tables(args.tables)
         if args.command == "compare":
@@ -145,4 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TableError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except EvidenceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     return 0

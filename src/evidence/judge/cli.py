@@ -1,0 +1,124 @@
+"""Judge a change: is the workspace better than BASE, after all that was tried before?
+
+    evidence judge HEAD~1 --run ./train.sh
+    evidence judge best --run "python train.py" --fixed validate.py --go-on --json
+
+It runs both sides with the same seeds, each in a worktree of its commit. The command finds the seed in the variable
+SEED and writes a CSV file to the path in LOSSES: document, nats, utf8_bytes. What ran before is kept. Exit status:
+0 keep, 1 reject, 3 undecided, 6 the candidate crashed; another one is no judgement. Each judgement is a row of
+judgements.csv, and the level at which the next one keeps a change follows from the rows before.
+"""
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+
+from evidence.errors import WrongInput
+from evidence.judge.decision import LOOKS
+from evidence.judge.judgements import (
+    JUDGEMENTS,
+    Judgement,
+    check_history,
+    read_judgements,
+)
+from evidence.judge.night import judge_candidate, only_judge
+from evidence.judge.picture import PICTURE
+from evidence.judge.repository import commit_of_workspace, read_commit, reject_changed
+from evidence.judge.runs import Runner
+
+SCHEMA = "reprolm.judge/2"
+STATUS = {"keep": 0, "reject": 1, "undecided": 3}
+LEFT_OUT = (str(JUDGEMENTS), str(PICTURE))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that every judge has."""
+    parser.add_argument("base", metavar="BASE", help="the Git revision to be better than, such as HEAD~1")
+    parser.add_argument("--seeds", type=int, default=LOOKS[0], help=f"seeds of the candidate ({LOOKS[0]})")
+    parser.add_argument("--go-on", action="store_true", help="run the further seeds until it is decided")
+    parser.add_argument(
+        "--least-gain", type=float, default=0.0, metavar="BITS", help="keep only a larger gain in bits per byte (0)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the judgement as JSON")
+
+
+def reject_wrong_arguments(args: argparse.Namespace) -> None:
+    """Raise WrongInput for numbers that cannot be."""
+    if args.seeds < 2:
+        raise WrongInput(f"--seeds is {args.seeds}; it must be at least 2, because one run does not show its noise")
+    if args.least_gain < 0:
+        raise WrongInput(f"--least-gain is {args.least_gain:g}; it must be at least 0")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the arguments of `evidence judge`."""
+    parser = argparse.ArgumentParser(
+        "evidence judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_arguments(parser)
+    parser.add_argument("--run", required=True, metavar="COMMAND", help="trains, and writes the table LOSSES")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="SEED", help="seeds count from here (1)")
+    parser.add_argument(
+        "--fixed", action="append", default=[], metavar="PATH", help="file or folder that a candidate may not change"
+    )
+    parser.add_argument(
+        "--input", action="append", default=[], type=Path, metavar="PATH", help="file outside Git that decides a run"
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    """Judge the workspace against the base; return the exit status of the answer."""
+    args = parse(argv)
+    reject_wrong_arguments(args)
+    command = tuple(shlex.split(args.run))
+    runner = Runner(command, tuple(args.input))
+    with only_judge():
+        former = read_judgements()
+        check_history(former, LEFT_OUT)
+        base = read_commit(args.base, LEFT_OUT)
+        candidate = commit_of_workspace(LEFT_OUT)
+        reject_changed(base, candidate, may_change=(), fixed=args.fixed)
+        judged = judge_candidate(
+            runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain, args.go_on
+        )
+    if args.json:
+        print(json.dumps({"schema": SCHEMA, **document_of(judged)}, indent=2))
+    else:
+        print(text_of(judged, f"evidence judge {{base}} --seeds {{seeds}} --run {shlex.quote(args.run)}"))
+    return STATUS[judged.decision.answer]
+
+
+def document_of(judged: Judgement) -> dict[str, object]:
+    """Return a judgement as the content of a JSON document."""
+    return {**judged.as_dict(), "reason": judged.decision.reason}
+
+
+def text_of(judged: Judgement, command: str) -> str:
+    """Return a judgement for a person; `command` with its {base} and {seeds} goes on with more seeds."""
+    pair = judged.pair
+    figures = judged.figures
+    decision = judged.decision
+    measured = decision.measured
+    gain = "better" if measured.difference < 0 else "worse"
+    more = f": {decision.more_seeds} more seeds" if decision.more_seeds else ""
+    means = {"pairs": f"mean of {figures.seeds} pairs of equal seeds", "sides": "difference of the means"}
+    lines = [
+        f"{decision.answer}{more} ({decision.reason})",
+        f"  {pair.candidate[:10]} ({pair.change}) has {abs(measured.difference):.4f} bits per byte {gain} than "
+        f"{pair.base[:10]}: {means[measured.method]}, standard error {measured.standard_error:.4f}",
+        f"  {figures.candidate_mean:.4f} over {figures.seeds} seeds, after {figures.base_mean:.4f} over "
+        f"{figures.base_seeds} of the base",
+        f"  over documents: {interval(figures.documents_low, figures.documents_high)}",
+        f"  p {decision.p:.2g}, level of judgement {judged.number}: {decision.level:.2g}",
+    ]
+    if decision.more_seeds:
+        seeds = figures.seeds + decision.more_seeds
+        lines.append(f"  go on: {command.format(base=pair.base[:10], seeds=seeds)}")
+    return "\n".join(lines)
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Return a 95 % interval as text."""
+    return "too few for an interval" if low is None or high is None else f"95 % interval {low:+.4f} to {high:+.4f}"

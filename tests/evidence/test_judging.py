@@ -1,0 +1,335 @@
+"""judge: the level and the answer of a judgement, and a table in which each row follows from the others."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from evidence.errors import Forged
+from evidence.judge.decision import EMPTY, LOOKS, MOST_SEEDS, Figures, Pool, decide
+from evidence.judge.judgements import Pair, columns, judge, pools_of, read_judgements, write_judgements
+from evidence.judge.levels import FALSE_RATE, next_level, share
+from evidence.judge.losses import Losses
+from evidence.judge.night import figures_of
+from evidence.judge.picture import half_of_band, save_picture
+from support.nights import WORLDS, greedy_night, nights
+from support.nights import judged_night as judged_night_of
+
+PAIR = Pair(
+    base="a" * 40,
+    candidate="b" * 40,
+    base_tree="c" * 40,
+    candidate_tree="d" * 40,
+    change="Half of the layers",
+    text="0123456789abcdef",
+    first_seed=1,
+    least_gain=0.0,
+)
+GAIN = Figures(
+    seeds=5,
+    base_seeds=12,
+    base_mean=1.35,
+    candidate_mean=1.30,
+    pairs_mean=-0.05,
+    base_sd=0.01,
+    candidate_sd=0.01,
+    pairs_sd=0.003,
+    documents_low=-0.07,
+    documents_high=-0.03,
+)
+PAIRS = Pool(0.003**2, 30)
+SIDES = Pool(0.01**2, 60)
+LEVEL = 0.0005
+
+
+def answer(figures: Figures, level: float = LEVEL, least_gain: float = 0.0, pairs: Pool = PAIRS):
+    return decide(figures, pairs, SIDES, level, least_gain)
+
+
+# Levels.
+
+
+def test_levels_before_a_kept_change_spend_half_of_the_false_rate_and_half_of_that_in_the_first_hundred():
+    levels = [next_level([False] * number) for number in range(100)]
+    shares = [share(number) for number in range(1, 100_000)]
+
+    assert sum(shares) == pytest.approx(1, rel=0.002)
+    assert sum(levels[:100]) == pytest.approx(FALSE_RATE / 4)
+
+
+def test_the_levels_are_those_of_lord_plus_plus():
+    """The formula of Ramdas et al. 2017, written again: W0 γ(t) + (α - W0) γ(t - τ1) + α Σ γ(t - τj)."""
+    kept = [False, True, False, False, True, False, True, False]
+    t = len(kept) + 1
+    first, *others = [i for i, is_kept in enumerate(kept, 1) if is_kept]
+
+    level = next_level(kept)
+
+    initial_wealth = 0.025 * share(t)
+    of_the_first = 0.025 * share(t - first)
+    of_the_others = 0.05 * sum(share(t - other) for other in others)
+    assert level == pytest.approx(initial_wealth + of_the_first + of_the_others)
+
+
+# Nights.
+
+
+@pytest.mark.parametrize("world", ["small_changes", "unpaired_wide"])
+def test_nights_without_gains_keep_a_false_change_in_at_most_5_percent(world):
+    found = nights(judged_night_of, 15, WORLDS[world])
+
+    assert found["nights_with_a_false_one"] <= stats.binom.ppf(0.999, 15, 0.05) / 15
+    assert found["kept_gains"] == 0
+
+
+def test_nights_with_gains_find_most_of_them_and_keep_few_false_ones():
+    night = WORLDS["all_changes_wide"]._replace(num_gains=10)
+
+    found = nights(judged_night_of, 10, night)
+    greedy = nights(greedy_night, 10, night)
+
+    assert found["kept_gains"] > 8.5
+    assert found["false_share_of_kept"] < 0.05
+    assert greedy["false_share_of_kept"] > 0.5
+
+
+# Answers.
+
+
+def test_a_gain_over_pairs_and_documents_is_kept():
+    decision = answer(GAIN)
+
+    # The pool counts as 4 degrees of freedom beside the 4 of the five pairs.
+    t = -0.05 / (0.003 / math.sqrt(5))
+    assert decision.answer == "keep"
+    assert decision.more_seeds == 0
+    assert decision.measured.method == "pairs"
+    assert decision.p == pytest.approx(stats.t.cdf(t, 8), rel=1e-6)
+
+
+def test_pairs_that_gain_nothing_leave_the_difference_of_all_runs_of_both_sides():
+    figures = GAIN._replace(pairs_sd=0.02, pairs_mean=-0.01)
+
+    decision = answer(figures, pairs=EMPTY)
+
+    se = 0.01 * math.sqrt(1 / 5 + 1 / 12)
+    assert decision.measured.method == "sides"
+    assert decision.measured.difference == pytest.approx(-0.05)
+    assert decision.p == pytest.approx(stats.t.cdf(-0.05 / se, 16 + 4), rel=1e-6)
+
+
+def test_a_candidate_far_wider_than_the_others_is_judged_by_its_own_spread():
+    figures = GAIN._replace(candidate_sd=0.1, pairs_sd=0.1)
+
+    decision = answer(figures)
+
+    se = math.sqrt(0.1**2 / 5 + 0.01**2 / 12)
+    assert decision.has_wide_candidate
+    assert decision.has_wide_pairs
+    assert decision.p == pytest.approx(stats.t.cdf(-0.05 / (0.1 / math.sqrt(5)), 4), rel=1e-6)
+    assert decision.measured.standard_error < se
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        pytest.param(GAIN._replace(documents_high=0.001), id="not over documents"),
+        pytest.param(GAIN._replace(documents_low=None, documents_high=None), id="too few documents"),
+        pytest.param(GAIN._replace(seeds=LOOKS[0]), id="too few seeds"),
+        pytest.param(GAIN._replace(seeds=MOST_SEEDS, pairs_mean=-0.0005), id="smaller than the noise"),
+        pytest.param(GAIN._replace(pairs_sd=0.0), id="pairs without any noise"),
+        pytest.param(GAIN._replace(pairs_mean=0.05, candidate_mean=1.4), id="worse"),
+    ],
+)
+def test_what_is_not_shown_is_not_kept(figures):
+    pairs = EMPTY if not figures.pairs_sd else PAIRS
+
+    assert answer(figures, pairs=pairs).answer != "keep"
+
+
+def test_a_gain_must_be_larger_than_the_smallest_that_is_worth_keeping():
+    smaller = answer(GAIN, least_gain=0.06)
+    larger = answer(GAIN, least_gain=0.04)
+
+    assert (smaller.answer, smaller.reason) == ("reject", "a smaller gain than 0.06")
+    assert larger.answer == "keep"
+    assert larger.p > answer(GAIN).p
+
+
+def test_a_change_that_makes_it_worse_is_rejected_however_clear():
+    worse = GAIN._replace(pairs_mean=0.05, candidate_mean=1.4, documents_low=0.03, documents_high=0.07)
+
+    decision = answer(worse, level=0.9)
+
+    assert (decision.answer, decision.reason) == ("reject", "not better")
+
+
+@pytest.mark.parametrize(("seeds", "more"), [(2, 3), (5, 7), (8, 4)])
+def test_a_gain_that_more_seeds_could_show_is_undecided_and_asks_for_those_of_the_next_look(seeds, more):
+    decision = answer(GAIN._replace(seeds=seeds, pairs_mean=-0.004, candidate_mean=1.346))
+
+    assert (decision.answer, decision.more_seeds) == ("undecided", more)
+
+
+def test_a_gain_that_no_number_of_seeds_could_show_is_rejected():
+    assert answer(GAIN._replace(pairs_mean=-0.0001, candidate_mean=1.3499)).answer == "reject"
+
+
+def test_the_figures_are_those_of_the_losses():
+    """The pairs are those of equal seeds; all runs of the base count for its mean."""
+    rng = np.random.default_rng(0)
+    documents = [f"d{i}" for i in range(20)]
+    sizes = rng.integers(50, 200, 20)
+    base = [Losses(documents, rng.uniform(50, 200, 20), sizes) for _ in range(5)]
+    candidate = [Losses(documents, rng.uniform(50, 200, 20), sizes) for _ in range(2)]
+
+    figures = figures_of(base, candidate)
+
+    of_base = np.array([run.nats.sum() / sizes.sum() / math.log(2) for run in base])
+    of_candidate = np.array([run.nats.sum() / sizes.sum() / math.log(2) for run in candidate])
+    assert (figures.seeds, figures.base_seeds) == (2, 5)
+    assert figures.base_mean == pytest.approx(of_base.mean(), abs=1e-8)
+    assert figures.pairs_mean == pytest.approx((of_candidate - of_base[:2]).mean(), abs=1e-8)
+    assert figures.pairs_sd == pytest.approx((of_candidate - of_base[:2]).std(ddof=1), abs=1e-8)
+    assert figures.base_sd == pytest.approx(of_base.std(ddof=1), abs=1e-8)
+    assert figures.candidate_sd == pytest.approx(of_candidate.std(ddof=1), abs=1e-8)
+    assert figures.documents_low < figures.pairs_mean < figures.documents_high
+
+
+# The table of judgements.
+
+
+def judged_night(count: int = 5) -> list:
+    """Return judgements of several changes, the second of which is kept."""
+    rng = np.random.default_rng(3)
+    judgements = []
+    base = "base"
+    base_mean = 1.35
+    for number in range(1, count + 1):
+        is_gain = number == 2
+        difference = -0.2 if is_gain else round(float(rng.normal(0, 0.002)), 8)
+        figures = GAIN._replace(
+            base_mean=base_mean,
+            candidate_mean=round(base_mean + difference, 8),
+            pairs_mean=difference,
+            candidate_sd=round(0.01 + number / 10_000, 8),
+        )
+        candidate = f"c{number}"
+        pair = PAIR._replace(base=base, candidate=candidate, base_tree=base, candidate_tree=candidate)
+        judgements.append(judge(judgements, pair, figures))
+        if judgements[-1].is_kept:
+            base = candidate
+            base_mean = figures.candidate_mean
+    return judgements
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """A table of five judgements, the second of which kept its change."""
+    path = tmp_path / "judgements.csv"
+    write_judgements(judged_night(), path)
+    return path
+
+
+def test_the_table_is_read_as_it_was_written(table):
+    assert read_judgements(table) == judged_night()
+    assert [each.is_kept for each in judged_night()] == [False, True, False, False, False]
+
+
+def test_a_subject_with_commas_quotes_and_line_separators_is_one_value(tmp_path):
+    pair = PAIR._replace(change='Try "wide", then\u2028narrow')
+
+    write_judgements([judge([], pair, GAIN)], tmp_path / "judgements.csv")
+    (read,) = read_judgements(tmp_path / "judgements.csv")
+
+    assert read.pair == pair
+
+
+EDITS = {
+    "judgement": "7",
+    "seeds": "6",
+    "pairs_mean": "-0.30000000",
+    "pairs_sd": "0.00000100",
+    "documents_high": "0.01000000",
+    "method": "sides",
+    "difference": "-0.30000000",
+    "standard_error": "0.00000100",
+    "degrees_of_freedom": "99",
+    "p": "1e-12",
+    "level": "0.05",
+    "answer": "reject",
+    "more_seeds": "3",
+}
+
+
+@pytest.mark.parametrize(("column", "value"), EDITS.items())
+def test_a_value_that_does_not_follow_from_the_others_is_found(table, column, value):
+    lines = table.read_text().splitlines()
+    values = lines[2].split(",")
+    values[columns().index(column)] = value
+    lines[2] = ",".join(values)
+    table.write_text("\n".join(lines) + "\n")
+
+    with pytest.raises(Forged, match=r"line \d: .*edited; `git restore judgements.csv`"):
+        read_judgements(table)
+
+
+DAMAGES = {
+    "conflicts of a merge": lambda text: "<<<<<<< HEAD\n" + text,
+    "another header": lambda text: text.replace("judgement,", "number,", 1),
+    "a value too few": lambda text: text.rsplit(",", 1)[0],
+    "a number that is none": lambda text: text.replace("1.35000000", "many", 1),
+    "fewer runs of the base": lambda text: text.replace(",5,12,", ",5,4,", 1),
+    "a row taken out": lambda text: text.replace(text.splitlines(keepends=True)[1], ""),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_a_damaged_table_is_refused(table, case):
+    table.write_text(DAMAGES[case](table.read_text()))
+
+    with pytest.raises(Forged, match=r"judgements\.csv: "):
+        read_judgements(table)
+
+
+def test_noise_is_that_of_the_other_pairs_and_sides_of_the_text_each_counted_once():
+    first = judge([], PAIR, GAIN._replace(seeds=2))
+    again = judge([first], PAIR, GAIN)
+    other_text = judge([], PAIR._replace(text="other", candidate_tree="x"), GAIN)
+    wide = judge([first, again], PAIR._replace(candidate_tree="w"), GAIN._replace(candidate_sd=0.5))
+
+    pairs, sides = pools_of([first, again, other_text, wide], PAIR._replace(candidate_tree="e"))
+
+    # Of both judgements of PAIR the one with five seeds counts; the base is counted by the judgement itself.
+    assert pairs.degrees_of_freedom == 4
+    assert pairs.variance == pytest.approx(GAIN.pairs_sd**2)
+    assert sides.degrees_of_freedom == 4
+    assert sides.variance == pytest.approx(GAIN.candidate_sd**2)
+
+
+def test_each_judgement_has_the_level_after_all_before_it():
+    judgements = judged_night(8)
+
+    kept = [each.is_kept for each in judgements]
+    for number, judgement in enumerate(judgements):
+        assert judgement.decision.level == next_level(kept[:number])
+
+
+def test_equal_judgements_give_an_equal_picture(tmp_path):
+    first = tmp_path / "first.png"
+    second = tmp_path / "second.png"
+
+    save_picture(judged_night(8), first)
+    save_picture(judged_night(8), second)
+
+    assert first.read_bytes().startswith(b"\x89PNG")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_band_of_the_base_is_its_95_percent_interval_over_seeds():
+    half = half_of_band(judge([], PAIR, GAIN))
+
+    low, _ = stats.t.interval(0.95, 11, loc=0, scale=0.01 / math.sqrt(12))
+    assert half == pytest.approx(-low)
