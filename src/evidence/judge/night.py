@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import importlib.util
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -93,7 +94,8 @@ def judge_once(
     judged = judge(former, pair, figures)
     former.append(judged)
     write_judgements(former)
-    save_picture(former)
+    if importlib.util.find_spec("matplotlib"):  # a requirement of nothing else here
+        save_picture(former)
     return judged
 
 
