@@ -20,8 +20,14 @@ SRC = ROOT / "src"
 GRAPH = import_graph(SRC)
 # The names that the stages give to the files.
 PARAMS_FILES = {"PARAMS": "params.yaml", "PRESETS": "presets.yaml", "SOURCES": "sources.yaml"}
-# tokenize_split.py serves two stages. The training slice alone decides train.bin.
-NOT_READ = {"tokenize_train": {("sources.yaml", "sources.*.validation")}}
+# tokenize_split.py serves two stages. The training slice alone decides train.bin. Other stages use modules beside its
+# read_slice: make_tokenizer reads the training slice itself, audit none.
+VALIDATION_SLICE = ("sources.yaml", "sources.*.validation")
+NOT_READ = {
+    "make_tokenizer": {VALIDATION_SLICE},
+    "tokenize_train": {VALIDATION_SLICE},
+    "audit": {("params.yaml", "data.source"), ("sources.yaml", "sources.*.train"), VALIDATION_SLICE},
+}
 
 
 Section = tuple[str, str]  # a file of parameters, and the dotted name of a section in it
