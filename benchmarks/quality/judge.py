@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from evidence.differences import welch
+from evidence.judge.levels import FALSE_RATE, next_level, share
 from harness import RESULTS
 from lm.core.files import write_json
 from tools.judge.decision import MOST_SEEDS, Decision, Figures, decide
 from tools.judge.judgements import Judgement, Pair, noise_of
-from tools.judge.levels import FALSE_RATE, next_level, share
 
 Level = Callable[[Sequence[bool]], float]  # of the next judgement, given which ones kept their change
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from evidence.judge.levels import FALSE_RATE, next_level
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from support import ROOT
 from tools.judge.decision import MOST_SEEDS, Figures, Noise, Spread, decide, pooled_noise
 from tools.judge.judgements import Pair, columns, judge, read_judgements, write_judgements
-from tools.judge.levels import FALSE_RATE, next_level, share
 from tools.judge.picture import save_picture
 
 PAIR = Pair(
@@ -45,38 +45,7 @@ NOISE = Noise(sd=0.005, degrees_of_freedom=30)
 LEVEL = 0.0005
 
 
-# Levels.
-
-
-def test_levels_before_a_kept_change_spend_half_of_the_false_rate_and_half_of_that_in_the_first_hundred():
-    levels = [next_level([False] * number) for number in range(10_000)]
-
-    assert sum(levels) == pytest.approx(FALSE_RATE / 2, rel=0.02)
-    assert sum(levels[:100]) == pytest.approx(FALSE_RATE / 4)
-    assert sum(share(number) for number in range(1, 100_000)) == pytest.approx(1, rel=0.002)
-
-
-def test_a_kept_change_earns_level_for_those_after_it():
-    without = next_level([False] * 10)
-    with_one = next_level([False, True] + [False] * 8)
-    with_two = next_level([True, True] + [False] * 8)
-
-    assert with_one == pytest.approx(without + FALSE_RATE / 2 * share(9))
-    assert with_two == pytest.approx(without + FALSE_RATE / 2 * share(10) + FALSE_RATE * share(9))
-
-
-def test_the_levels_are_those_of_lord_plus_plus():
-    """The formula of Ramdas et al. 2017, written again: W0 γ(t) + (α - W0) γ(t - τ1) + α Σ γ(t - τj)."""
-    kept = [False, True, False, False, True, False, True, False]
-    t = len(kept) + 1
-    first, *others = [i for i, is_kept in enumerate(kept, 1) if is_kept]
-
-    level = next_level(kept)
-
-    initial_wealth = 0.025 * share(t)
-    of_the_first = 0.025 * share(t - first)
-    of_the_others = 0.05 * sum(share(t - other) for other in others)
-    assert level == pytest.approx(initial_wealth + of_the_first + of_the_others)
+# Nights.
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ class Pool(NamedTuple):
     degrees_of_freedom: int
 
     def joined(self, sd: float, seeds: int) -> "Pool":
-        """Return the pool with another standard deviation over so many seeds, as in an analysis of variance."""
+        """Add the standard deviation of one more side with `seeds` runs, as an analysis of variance pools them."""
         df = self.degrees_of_freedom + seeds - 1
         return Pool((self.variance * self.degrees_of_freedom + sd**2 * (seeds - 1)) / df, df)
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from evidence.judge.levels import next_level
 from lm.core.errors import IntegrityError
 from lm.core.files import write_text
 from tools.judge.decision import DIGITS, Decision, Figures, Noise, Spread, decide, pooled_noise
-from tools.judge.levels import next_level
 
 JUDGEMENTS = Path("judgements.csv")
 RESTORE = f"`git restore {JUDGEMENTS}` brings the committed file back"
