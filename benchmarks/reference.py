@@ -109,7 +109,7 @@ def leaves(value, wanted, name="", path="", kind="") -> Iterator[Place]:
 
 
 def fields_of(sections: list[type], kind: str) -> dict[str, typing.Any]:
-    """Return name → type of the fields of the first section that is of a kind, or that has no kinds."""
+    """Return the fields, name → type, of the first section of this kind; a section without kinds counts as any."""
     for section in sections:
         fields = typing.get_type_hints(section, include_extras=True)
         if "kind" not in fields or kind in typing.get_args(fields["kind"]):

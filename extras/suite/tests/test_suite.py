@@ -45,7 +45,7 @@ def made(tmp_path_factory, finished):
 
 @pytest.fixture
 def workspace(made, monkeypatch):
-    """The working directory, which a test leaves as it is."""
+    """The working directory; a test must not change it."""
     monkeypatch.chdir(made.folder)
     monkeypatch.setattr("sys.executable", python_of_tests())  # of the evaluations
     return made
