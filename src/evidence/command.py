@@ -16,22 +16,21 @@ from pathlib import Path
 
 from evidence.answer import SAID, answer, basis_sentence, equivalence_sentence, power_line
 from evidence.comparison import BETTER, Comparison, Equivalence, compare_groups, corrected, equivalence
-from evidence.errors import EvidenceError
+from evidence.errors import EvidenceError, WrongInput
 from evidence.json_output import print_json
 from evidence.judge.cli import main as judge
 from evidence.noise import NOISE, ScoredRun, describe, measure_noise, noise_record
 from evidence.notes import notes_of
 from evidence.record import COMPARE, record, with_equivalence
 from evidence.runs import Group, Run, group_by_seed
-from evidence.table import TableError, read_tables
+from evidence.table import read_tables
 
 NOT_BETTER = 1  # exit status with --require better
-BAD_INPUT = 2
 SUFFIXES = (".csv", ".parquet")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the arguments; TableError if one is out of range."""
+    """Read the arguments; WrongInput if one is out of range."""
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("evidence", description=__doc__, formatter_class=as_it_is)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -48,7 +47,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         command.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
     args = parser.parse_args(argv)
     if not 0.5 <= args.confidence <= 0.999:
-        raise TableError(f"--confidence is {args.confidence}; it must be from 0.5 to 0.999, such as 0.95")
+        raise WrongInput(f"--confidence is {args.confidence}; it must be from 0.5 to 0.999, such as 0.95")
     return args
 
 
@@ -86,7 +85,7 @@ def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
         return groups
     named = [group for group in groups if group.name == name]
     if not named:
-        raise TableError(f"--baseline is {name}; it must be one of {', '.join(group.name for group in groups)}")
+        raise WrongInput(f"--baseline is {name}; it must be one of {', '.join(group.name for group in groups)}")
     return named + [group for group in groups if group not in named]
 
 
@@ -94,13 +93,13 @@ def compare(args: argparse.Namespace, runs: list[Run]) -> int:
     """Print the answers, the baseline first; return NOT_BETTER if --require is not met."""
     groups = with_baseline_first(group_by_seed(runs), args.baseline)
     if len(runs) < 2:
-        raise TableError(f"{runs[0].name} is the only run; a comparison needs two")
+        raise WrongInput(f"{runs[0].name} is the only run; a comparison needs two")
     num_others = max(len(groups) - 1, 1) if len(groups) > 1 else len(runs) - 1
     least = least_resamples(args.confidence, num_others if args.within else 1)
     if args.resamples < least:
-        raise TableError(f"--resamples is {args.resamples}; it must be at least {least} for so many comparisons")
+        raise WrongInput(f"--resamples is {args.resamples}; it must be at least {least} for so many comparisons")
     if args.within is not None and not 0 < args.within < math.inf:
-        raise TableError(f"--within is {args.within}; it must be above 0, in the unit of the difference")
+        raise WrongInput(f"--within is {args.within}; it must be above 0, in the unit of the difference")
     alone = compare_all(groups, args.seed, args.confidence, args.resamples)
     comparisons = corrected(alone)
     equivalent = equivalences(alone, args.within, args.seed, args.confidence, args.resamples)
@@ -138,7 +137,7 @@ def noise(args: argparse.Namespace, runs: list[Run]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status, BAD_INPUT after a sentence if the tables or arguments are wrong."""
+    """Run a command; return its exit status; that of an error comes with a sentence."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         if words[:1] == ["judge"]:
@@ -148,9 +147,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "compare":
             return compare(args, runs)
         noise(args, runs)
-    except TableError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
     except EvidenceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

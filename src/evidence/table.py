@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evidence.errors import WrongInput
 from evidence.runs import LossRun, Run, ScoreRun
 
 LOSSES = ("run", "document", "nats", "utf8_bytes")
@@ -26,10 +27,6 @@ TRUE = ("true", "1")
 FALSE = ("false", "0")
 
 Row = Mapping[str, object]
-
-
-class TableError(ValueError):
-    """A table, or an argument, that cannot be used; the message is a sentence that says what must be."""
 
 
 def read_tables(paths: Iterable[Path]) -> list[Run]:
@@ -41,7 +38,7 @@ def read_tables(paths: Iterable[Path]) -> list[Run]:
             key = (str(row["run"]), text_of(row.get("seed")))
             rows_of.setdefault(key, []).append(row)
             if where.setdefault(key, path) != path:
-                raise TableError(f"{path}: run {name_of(*key)} is also in {where[key]}; give each run another name")
+                raise WrongInput(f"{path}: run {name_of(*key)} is also in {where[key]}; give each run another name")
 
     # Number the documents as the first run has them.
     first_key, first_rows = next(iter(rows_of.items()))
@@ -66,7 +63,7 @@ def text_of(value: object) -> str:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table; TableError unless it has rows and the columns of losses or those of scores."""
+    """Return the rows of a table; WrongInput unless it has rows and the columns of losses or those of scores."""
     rows: list[Row]
     try:
         if path.suffix == ".parquet":
@@ -81,16 +78,16 @@ def read_rows(path: Path) -> list[Row]:
                 rows = list(reader)
                 columns = list(reader.fieldnames or [])
     except (OSError, ValueError, csv.Error, ImportError) as error:
-        raise TableError(f"{path}: cannot be read: {error}") from None
+        raise WrongInput(f"{path}: cannot be read: {error}") from None
     wanted = SCORES if "score" in columns else LOSSES
     missing = [name for name in wanted if name not in columns]
     if missing:
-        raise TableError(
+        raise WrongInput(
             f"{path}: has no column {', '.join(missing)}; a table of losses has {', '.join(LOSSES)}, one of scores has "
             f"{', '.join(SCORES)}"
         )
     if not rows:
-        raise TableError(f"{path}: has no rows")
+        raise WrongInput(f"{path}: has no rows")
     return rows
 
 
@@ -100,15 +97,15 @@ def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]
     for row in rows:
         document = str(row["document"])
         if document not in position:
-            raise TableError(f"{where}: has document {document}, which the first run lacks; score the same documents")
+            raise WrongInput(f"{where}: has document {document}, which the first run lacks; score the same documents")
         at.append(position[document])
     is_of_scores = "score" in rows[0]
     counts = np.bincount(at, minlength=len(position))
     for document, i in position.items():
         if not counts[i]:
-            raise TableError(f"{where}: lacks document {document}; score the same documents in all runs")
+            raise WrongInput(f"{where}: lacks document {document}; score the same documents in all runs")
         if counts[i] > 1 and not is_of_scores:
-            raise TableError(f"{where}: has document {document} twice; give each run another name or seed")
+            raise WrongInput(f"{where}: has document {document} twice; give each run another name or seed")
 
     sources = None
     if "source" in rows[0]:
@@ -126,14 +123,14 @@ def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]
         scores = np.bincount(at, [number(where, "score", row["score"]) for row in rows])
         is_better = one_of(where, "higher_is_better", rows).lower()
         if is_better not in TRUE + FALSE:
-            raise TableError(f"{where}: higher_is_better is {is_better!r}; it must be true or false")
+            raise WrongInput(f"{where}: higher_is_better is {is_better!r}; it must be true or false")
         return ScoreRun(scores=scores, num_items=counts, is_higher_better=is_better in TRUE, **common)
     nats = np.empty(len(position))
     utf8_bytes = np.empty(len(position), np.int64)
     nats[at] = [number(where, "nats", row["nats"]) for row in rows]
     utf8_bytes[at] = [whole_number(where, "utf8_bytes", row["utf8_bytes"]) for row in rows]
     if not utf8_bytes.any():
-        raise TableError(f"{where}: utf8_bytes are all 0; they must be the bytes of the texts")
+        raise WrongInput(f"{where}: utf8_bytes are all 0; they must be the bytes of the texts")
     return LossRun(nats=nats, utf8_bytes=utf8_bytes, **common)
 
 
@@ -141,7 +138,7 @@ def one_of(where: str, column: str, rows: list[Row]) -> str:
     """Return the value that all rows of a run have in a column, "" without this column."""
     values = list(dict.fromkeys(text_of(row.get(column)) for row in rows))
     if len(values) > 1:
-        raise TableError(f"{where}: {column} is {values[0]!r} and {values[1]!r}; a run has one")
+        raise WrongInput(f"{where}: {column} is {values[0]!r} and {values[1]!r}; a run has one")
     return values[0]
 
 
@@ -152,7 +149,7 @@ def number(where: str, column: str, value: object) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise TableError(f"{where}: {column} is {value}; it must be a finite number")
+        raise WrongInput(f"{where}: {column} is {value}; it must be a finite number")
     return found
 
 
@@ -160,17 +157,17 @@ def whole_number(where: str, column: str, value: object) -> int:
     """Return a whole number, 0 or more."""
     found = number(where, column, value)
     if found != int(found) or found < 0:
-        raise TableError(f"{where}: {column} is {value}; it must be a whole number, 0 or more")
+        raise WrongInput(f"{where}: {column} is {value}; it must be a whole number, 0 or more")
     return int(found)
 
 
 def reject_other_documents(path: Path, first: Run, other: Run) -> None:
-    """Raise TableError if two runs are measured differently, or count a document differently."""
+    """Raise WrongInput if two runs are measured differently, or count a document differently."""
     if first.measure != other.measure:
-        raise TableError(f"{path}: {first.name} and {other.name} have other kinds of scores; compare equal ones")
+        raise WrongInput(f"{path}: {first.name} and {other.name} have other kinds of scores; compare equal ones")
     (different,) = np.nonzero(first.sizes != other.sizes)
     if len(different):
         i = int(different[0])
         unit = "items" if isinstance(first, ScoreRun) else "bytes"
         sizes = f"{first.sizes[i]} {unit} in run {first.name} and {other.sizes[i]} in run {other.name}"
-        raise TableError(f"{path}: document {first.name_of_document(i)} has {sizes}; score the same text in all runs")
+        raise WrongInput(f"{path}: document {first.name_of_document(i)} has {sizes}; score the same text in all runs")

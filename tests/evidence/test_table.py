@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from evidence.errors import WrongInput
 from evidence.runs import group_by_seed
-from evidence.table import TableError, read_tables
+from evidence.table import read_tables
 
 GOOD = [
     {"run": "a", "document": "x", "nats": "7.5", "utf8_bytes": "10"},
@@ -112,7 +113,7 @@ def without(column: str) -> list[dict]:
     ],
 )
 def test_a_bad_table_is_refused_with_what_is_wrong(read, rows, said):
-    with pytest.raises(TableError) as caught:
+    with pytest.raises(WrongInput) as caught:
         read(rows)
 
     assert "t.csv: " in str(caught.value)
@@ -131,5 +132,5 @@ def test_a_table_without_rows_a_run_in_two_tables_and_a_missing_file_are_refused
         ([table, again], "again.csv: run a is also in"),
         ([tmp_path / "none.csv"], "none.csv: cannot be read"),
     ]:
-        with pytest.raises(TableError, match=said):
+        with pytest.raises(WrongInput, match=said):
             read_tables(paths)
