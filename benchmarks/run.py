@@ -25,7 +25,10 @@ class Result(NamedTuple):
 
 RECORDS = ("metrics/data.json", "metrics/train.json", "metrics/eval.json")
 PIPELINE = ("src", "dvc.yaml", "params.yaml", "presets.yaml", "sources.yaml", "requirements/bits.txt")
-JUDGE = ("src/evidence", "src/tools/judge", "src/tools/common")
+JUDGE = (
+    "benchmarks/quality/nights.py",
+    *(f"src/evidence/judge/{name}.py" for name in ("decision", "judgements", "levels", "night")),
+)
 STEP = (
     "src/lm/exact",
     "src/lm/model",

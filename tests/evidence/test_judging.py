@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.quality.nights import WORLDS, greedy_night, nights
+from benchmarks.quality.nights import judged_night as judged_night_of
 from evidence.errors import Forged
 from evidence.judge.decision import EMPTY, LOOKS, MOST_SEEDS, Figures, Pool, decide
 from evidence.judge.judgements import Pair, columns, judge, pools_of, read_judgements, write_judgements
@@ -14,8 +16,6 @@ from evidence.judge.levels import FALSE_RATE, next_level, share
 from evidence.judge.losses import Losses
 from evidence.judge.night import figures_of
 from evidence.judge.picture import half_of_band, save_picture
-from support.nights import WORLDS, greedy_night, nights
-from support.nights import judged_night as judged_night_of
 
 PAIR = Pair(
     base="a" * 40,

@@ -4,8 +4,10 @@ The trainer writes losses of 30 documents from its seed in milliseconds.
 """
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from evidence.judge import cli
 from evidence.judge.judgements import columns
 from evidence.judge.night import only_judge
 from evidence.judge.repository import own_folder
+from support import ROOT
 
 TRAINER = """
 import os
@@ -212,6 +215,38 @@ def test_a_candidate_that_crashed_and_a_machine_that_failed_have_statuses_of_the
     assert found == status
     assert said in message
     assert not Path("judgements.csv").exists()
+
+
+def test_a_program_reads_what_is_no_judgement(night, capsys):
+    change("import random", "import nothing", "It raises")
+    crashed = judge("HEAD~1", "--json")
+    document = json.loads(capsys.readouterr().out)
+    nothing = judge("HEAD", "--json")
+    other = json.loads(capsys.readouterr().out)
+
+    assert (document["answer"], document["exit_status"], document["reason"]) == ("crashed", *crashed)
+    assert (other["answer"], other["exit_status"], other["reason"]) == ("none", *nothing)
+
+
+def test_a_judge_that_is_asked_to_end_ends_the_run_with_all_that_it_started(night, tmp_path):
+    started = tmp_path.with_name(f"{tmp_path.name}-started")
+    runner = f"sh -c 'sleep 60 & echo $! > {started}; wait'"
+    command = [sys.executable, "-m", "evidence", "judge", "HEAD~1", "--run", runner]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    while not (started.exists() and started.read_text().strip()):
+        time.sleep(0.02)
+
+    process.terminate()
+
+    assert process.wait(timeout=20) == 143
+    assert not is_running(int(started.read_text()))
+    assert "evidence" not in git("worktree", "list")
+
+
+def is_running(number: int) -> bool:
+    """Return whether a process is there and no zombie."""
+    status = Path(f"/proc/{number}/stat")
+    return status.exists() and status.read_text().split()[2] != "Z"
 
 
 def test_a_base_that_fails_does_not_blame_the_candidate(night):

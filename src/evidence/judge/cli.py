@@ -10,11 +10,13 @@ judgements.csv, and the level at which the next one keeps a change follows from 
 """
 
 import argparse
+import contextlib
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
-from evidence.errors import WrongInput
+from evidence.errors import CandidateCrashed, EvidenceError, WrongInput
 from evidence.judge.decision import LOOKS
 from evidence.judge.judgements import (
     JUDGEMENTS,
@@ -71,6 +73,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Judge the workspace against the base; return the exit status of the answer."""
     args = parse(argv)
+    with failure_as_json(args.json):
+        judged = judge(args)
+    print_judgement(judged, args.json, f"evidence judge {{base}} --seeds {{seeds}} --run {shlex.quote(args.run)}")
+    return STATUS[judged.decision.answer]
+
+
+def judge(args: argparse.Namespace) -> Judgement:
+    """Judge the workspace against the base; record the judgement."""
     reject_wrong_arguments(args)
     command = tuple(shlex.split(args.run))
     runner = Runner(command, tuple(args.input))
@@ -80,23 +90,35 @@ def main(argv: list[str]) -> int:
         base = read_commit(args.base, LEFT_OUT)
         candidate = commit_of_workspace(LEFT_OUT)
         reject_changed(base, candidate, may_change=(), fixed=args.fixed)
-        judged = judge_candidate(
+        return judge_candidate(
             runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain, args.go_on
         )
-    if args.json:
-        print(json.dumps({"schema": SCHEMA, **document_of(judged)}, indent=2))
+
+
+@contextlib.contextmanager
+def failure_as_json(is_asked: bool) -> Iterator[None]:
+    """Print what is no judgement as a JSON document too, if it is asked for, and raise it."""
+    try:
+        yield
+    except EvidenceError as error:
+        if is_asked:
+            answer = "crashed" if isinstance(error, CandidateCrashed) else "none"
+            failure = {"schema": SCHEMA, "answer": answer, "exit_status": error.exit_code, "reason": str(error)}
+            print(json.dumps(failure, indent=2))
+        raise
+
+
+def print_judgement(judged: Judgement, as_json: bool, command: str) -> None:
+    """Print a judgement; `command` with its {base} and {seeds} goes on with more seeds."""
+    if as_json:
+        document = {"schema": SCHEMA, **judged.as_dict(), "reason": judged.decision.reason}
+        print(json.dumps(document, indent=2))
     else:
-        print(text_of(judged, f"evidence judge {{base}} --seeds {{seeds}} --run {shlex.quote(args.run)}"))
-    return STATUS[judged.decision.answer]
-
-
-def document_of(judged: Judgement) -> dict[str, object]:
-    """Return a judgement as the content of a JSON document."""
-    return {**judged.as_dict(), "reason": judged.decision.reason}
+        print(text_of(judged, command))
 
 
 def text_of(judged: Judgement, command: str) -> str:
-    """Return a judgement for a person; `command` with its {base} and {seeds} goes on with more seeds."""
+    """Return a judgement for a person."""
     pair = judged.pair
     figures = judged.figures
     decision = judged.decision

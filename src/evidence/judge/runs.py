@@ -33,8 +33,10 @@ class Runner(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return a hash of the command and of these files."""
-        content = hashlib.sha256("\0".join(self.command).encode())
+        """Return a hash of the command, wherever its program lies, and of these files."""
+        program, *arguments = self.command
+        words = [Path(program).name, *arguments]
+        content = hashlib.sha256("\0".join(words).encode())
         for path in self.inputs:
             content.update(f"\0{path}\0".encode())
             with open(path, "rb") as file:
@@ -88,12 +90,9 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
     written = folder.with_name("losses.csv")
     written.unlink(missing_ok=True)
     variables = environment(SEED=str(seed), LOSSES=str(written), REPOSITORY=os.getcwd())
-    process = subprocess.Popen(runner.command, cwd=folder, env=variables, stdout=STANDARD_ERROR)
-    try:
-        status = process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        raise
+    status = wait_for(
+        subprocess.Popen(runner.command, cwd=folder, env=variables, stdout=STANDARD_ERROR, start_new_session=True)
+    )
     if status:
         status = 128 - status if status < 0 else status
         is_of_machine = is_base or status in OF_THE_MACHINE
@@ -107,6 +106,19 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
         failure = RunFailed if is_base else CandidateCrashed
         raise failure(f"the run of {what} wrote no losses: {error}") from None
     return written
+
+
+def wait_for(process: subprocess.Popen) -> int:
+    """Return the exit status of a run. If this process is asked to end, end the run with all that it started."""
+    former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        return process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def reject_ignored_seed(commit: Commit, found: list[Losses], is_base: bool) -> None:

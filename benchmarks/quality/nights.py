@@ -3,7 +3,7 @@
 A night tries 100 changes, one after the other, each against the best so far. Losses are in standard deviations of the
 noise of seeds. Every judgement is that of `evidence judge --go-on`, by its own code. The base keeps its runs for all
 judgements of a night, so these depend on each other. Runs of both sides with the same seed correlate; a wide candidate
-has ten times the spread, and no correlation. The greedy rule runs each change once, and keeps it if its loss is the
+has a larger spread, and no correlation. The greedy rule runs each change once, and keeps it if its loss is the
 lowest.
 """
 
@@ -19,7 +19,6 @@ from evidence.judge.night import seeds_of_base
 
 TRIES = 100
 GAINS = 10  # real ones among the tries
-WIDE = 10.0  # the spread of a wide candidate
 SMALL_CHANGES = ((0.97, 1.0),)  # correlation of equal seeds, and its share: of small changes, as measured
 ALL_CHANGES = ((0.97, 0.6), (0.8, 0.2), (0.0, 0.2))  # large changes lose it
 UNPAIRED = ((0.0, 1.0),)
@@ -32,6 +31,8 @@ class Night(NamedTuple):
     gain: float = 2.0
     correlations: tuple[tuple[float, float], ...] = SMALL_CHANGES
     wide_share: float = 0.0
+    wide_factor: float = 10.0  # the spread of a wide candidate
+    base_luck: float = 0.0  # by how much all runs of the first base are unlucky together
     draw: Callable[[np.random.Generator, int], np.ndarray] = lambda rng, count: rng.normal(0, 1, count)
 
     def effects(self, rng: np.random.Generator) -> np.ndarray:
@@ -44,7 +45,7 @@ class Night(NamedTuple):
         """Return the losses of a candidate around its mean, for the seeds of `base` (MOST_SEEDS,)."""
         own = self.draw(rng, MOST_SEEDS)
         if not is_gain and rng.random() < self.wide_share:
-            return WIDE * own
+            return self.wide_factor * own
         values, shares = zip(*self.correlations, strict=True)
         correlation = rng.choice(values, p=shares)
         return correlation * base + math.sqrt(1 - correlation**2) * own
@@ -57,7 +58,7 @@ def judged_night(rng: np.random.Generator, night: Night) -> dict[str, int]:
     kept_gains = 0
     mean = 0.0
     base_name = "base"
-    base = night.draw(rng, MOST_SEEDS)  # around its mean
+    base = night.base_luck + night.draw(rng, MOST_SEEDS)  # around its mean
     for number, effect in enumerate(night.effects(rng), start=1):
         name = str(number)
         candidate = night.losses(rng, base, effect < 0)
@@ -136,11 +137,15 @@ def skewed(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 WORLDS = {
-    "small_changes": Night(correlations=SMALL_CHANGES),
+    "small_changes": Night(),
     "all_changes": Night(correlations=ALL_CHANGES),
+    "all_changes_1_percent_wide": Night(correlations=ALL_CHANGES, wide_share=0.01),
+    "all_changes_3_percent_wide": Night(correlations=ALL_CHANGES, wide_share=0.03),
     "all_changes_wide": Night(correlations=ALL_CHANGES, wide_share=0.1),
+    "all_changes_three_times_wide": Night(correlations=ALL_CHANGES, wide_share=0.1, wide_factor=3.0),
     "all_changes_heavy_tails": Night(correlations=ALL_CHANGES, draw=heavy_tailed),
     "all_changes_skewed": Night(correlations=ALL_CHANGES, draw=skewed),
+    "all_changes_unlucky_base": Night(correlations=ALL_CHANGES, base_luck=0.5),
     "unpaired": Night(correlations=UNPAIRED),
     "unpaired_wide": Night(correlations=UNPAIRED, wide_share=0.1),
 }
