@@ -38,6 +38,8 @@ STEP = (
     "presets.yaml",
 )
 
+COMPILED = ("benchmarks/absent_gpu", "src/lm/model", "presets.yaml", "requirements")
+
 RUN = "python benchmarks/quality/run.py"
 PAGE = "python benchmarks/quality/page.py"
 PROGRAMS = {
@@ -53,6 +55,7 @@ PROGRAMS = {
     "tutorial": Result(f"{PAGE} tutorial", (*PIPELINE, "docs/tutorial.md")),
     "judge": Result("python benchmarks/quality/judge.py", JUDGE),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
+    "compiled": Result("python benchmarks/speed/compiled.py", COMPILED),
 }
 
 

@@ -1,0 +1,36 @@
+"""What the fast path becomes on GPUs that are not here: compiled and counted, not measured (results/compiled.json).
+
+For each model and compute capability, in training and in validation, without documents and with them: each compiled
+graph's launches and the bytes that its own kernels move, and the most registers, spilled bytes and shared memory that a
+kernel takes. It needs g++, and takes ten minutes.
+"""
+
+import json
+import subprocess
+import sys
+
+from absent_gpu.device import CARDS
+from harness import RESULTS, ROOT, versions
+from lm.core.files import write_json
+
+PRESETS = ("small", "gpt2_size", "gemma3_270m")
+
+
+def main() -> None:
+    """Compile one after the other and write the file."""
+    cases = []
+    for preset in PRESETS:
+        for capability, card in CARDS.items():
+            command = [sys.executable, "-m", "absent_gpu.model", str(capability), preset]
+            printed = subprocess.check_output(command, cwd=ROOT, text=True)
+            for line in printed.splitlines():
+                counts = json.loads(line)
+                case = {"model": preset, "capability": capability, "shared_bytes": card.shared_kib * 1024}
+                cases.append(case | counts)
+            print(f"{preset} for {capability}: compiled", flush=True)
+    found = {"benchmark": "compiled", "versions": versions("torch", "triton"), "cases": cases}
+    write_json(RESULTS / "compiled.json", found)
+
+
+if __name__ == "__main__":
+    main()
