@@ -4,4 +4,4 @@ device.py gives torch a device `cuda` that does nothing, inductor.py counts what
 compiles a model. They use private names of torch; without one of them, MISSING_NAME is the exit status.
 """
 
-MISSING_NAME = 3
+MISSING_NAME = 77

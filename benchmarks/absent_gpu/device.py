@@ -55,6 +55,7 @@ def pretend(capability: int, folder: Path) -> None:
     load_device(folder)
 
     import lm.core.environment  # noqa: F401
+
     import torch
     from torch._subclasses import fake_tensor
 
