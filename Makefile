@@ -14,6 +14,8 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorde
 
 .PHONY: all back help test test-slow test-numerics mutants torture reproduce prove report lint figures bench bench-gpu clean
 all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bits of the committed run
+	@# Of a name that selects no preset DVC would not say which there are.
+	@python src check_parameters
 	dvc repro
 	@python src verdict
 
@@ -23,7 +25,7 @@ PARAMETERS = params.yaml presets.yaml sources.yaml runtime.yaml
 back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data; not to the committed code: `git restore src`
 	@if [ -n "$$(git ls-files --unmerged)" ]; then \
 		echo 'error: a merge left conflicts; run `git checkout --ours dvc.lock metrics plots && dvc repro`' \
-			'and commit the merge, or undo it with `git merge --abort`' >&2; exit 1; fi
+			'and commit the merge, or undo it: `git checkout --ours dvc.lock metrics plots && git merge --abort`' >&2; exit 1; fi
 	touch $(PARAMETERS)
 	git restore dvc.lock metrics plots $(PARAMETERS)
 	@# Before the first run there is no data yet.

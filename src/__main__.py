@@ -1,12 +1,13 @@
 """Run a tool: `python src verify` calls `main` of src/tools/verify/cli.py."""
 
 import ast
+import difflib
 import sys
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before a tool loads torch
 
-from lm.core.errors import exit_with_status
+from lm.core.errors import EnvironmentFailure, exit_with_status
 from lm.core.start import import_module
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,7 +83,9 @@ def main(argv: list[str]) -> int:
         return exit_with_status(lambda _: print_help())([])
     if not argv or argv[0] not in TOOLS:
         problem = f"unknown tool {argv[0]!r}" if argv else "no tool named"
-        print(f"error: {problem}; there are: {', '.join(TOOLS)}", file=sys.stderr)
+        nearest = difflib.get_close_matches(argv[0], TOOLS, n=1) if argv else []
+        hint = f"did you mean {nearest[0]}? T" if nearest else "t"
+        print(f"error: {problem}; {hint}here are: {', '.join(TOOLS)}", file=sys.stderr)
         return 2
 
     # Tools read and write the project's files by their paths from the root, and so do the paths of their arguments.
@@ -94,13 +97,9 @@ def main(argv: list[str]) -> int:
     sys.path.insert(0, str(ROOT))  # for `import extras.…`, before what PYTHONPATH names
     try:
         tool = import_module(TOOLS[argv[0]])
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("evidence", "lm", "tools", "extras"):
-            raise
-        remedy = "run `source .venv/bin/activate`, or `make .venv/ready` if there is no .venv"
-        print(f"error: {sys.executable} has no package {package}; {remedy}", file=sys.stderr)
-        return 2
+    except EnvironmentFailure as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     return tool.main(argv[1:])
 
 

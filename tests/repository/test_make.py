@@ -178,6 +178,7 @@ def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
     committed.run("git", "switch", "-q", "main")
     params.write_text(first.replace("seed: 1", "seed: 3", 1))
     committed.commit("ours")
+    ours = params.read_text()
     committed.run("git", "merge", "other", check=False)
 
     done = committed.run("make", "back", check=False)
@@ -185,6 +186,13 @@ def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
     assert done.returncode != 0
     assert "`git checkout --ours dvc.lock metrics plots && dvc repro`" in done.stderr
     assert "<<<<<<<" in params.read_text()
+
+    # The other way out works also after a `dvc repro`, which changes files that have no conflicts.
+    with open(committed.folder / "dvc.lock", "a") as file:
+        file.write("# run again\n")
+    undo = re.search(r"undo it: `(.*?)`", done.stderr)[1]
+    committed.run("bash", "-euc", undo)
+    assert params.read_text() == ours
 
 
 @pytest.mark.parametrize(("user", "expected"), [("ada", "ada"), (None, str(os.getuid()))])

@@ -16,7 +16,7 @@ PROGRAM = runpy.run_path(str(ROOT / "src" / "__main__.py"))
 main = PROGRAM["main"]
 WRONG = [
     ("", "no tool named; there are: use, "),
-    ("nonsense", "unknown tool 'nonsense'; there are: use, "),
+    ("compair", "unknown tool 'compair'; did you mean compare? There are: use, "),
     ("use", "recipes: has no recipes; run the command at the repository's root"),
     ("compare a workspace", "this folder is not in a DVC repository"),
     ("compare a a", "name at least two different runs"),

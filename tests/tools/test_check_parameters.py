@@ -1,5 +1,7 @@
 """`python src check_parameters` finds the wrong values of all stages at once."""
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,71 @@ def test_a_name_that_selects_nothing_or_is_a_number_is_refused(folder, capsys, n
         status = main([])
 
         refused(status, capsys.readouterr().err, 2, found)
+
+
+def test_a_section_that_nothing_reads_is_refused(folder, capsys):
+    """DVC's advice for a wrong name after -S is a `+` before it, which adds such a section."""
+    change_params(folder, {"trian.seq_len": 64, "tokenizers.bpe.vocab_size": 4096}, "params.yaml")
+
+    status = main([])
+
+    said = capsys.readouterr().err
+    assert status == 2
+    assert "params.yaml: trian is unknown; the nearest valid name is train" in said
+    assert "params.yaml: tokenizers is unknown; it is a section of presets.yaml: -S presets.yaml:tokenizers." in said
+
+
+# What the first stage of a run prints.
+
+
+def begin_stage(workspace, stage: str) -> str:
+    """Check the parameters as DVC does in a stage, in a group of processes of its own; return what is printed."""
+    command = ("setsid", "python", "src", "check_parameters")
+    done = workspace.run(*command, DVC_STAGE=stage)
+    return done.stdout + done.stderr
+
+
+def test_the_first_stage_says_which_parameters_differ_from_head(committed):
+    assert begin_stage(committed, "eval") == ""
+    committed.change(**{"train.weight_decay": 0.2, "models.micro.d_ff": 64, "models.tiny.d_ff": 64})
+    both = ["python", "src", "check_parameters"] * 2
+    both.insert(3, "&&")
+
+    first = begin_stage(committed, "fetch")
+    next_run = begin_stage(committed, "eval")
+    two_stages = committed.run("setsid", "bash", "-c", " ".join(both), DVC_STAGE="eval").stdout
+    shutil.rmtree(committed.folder / ".git")
+    without_git = begin_stage(committed, "eval")
+
+    line = "differs from HEAD: train.weight_decay 0.1 → 0.2, models.micro.d_ff 32 → 64\n"
+    assert first.endswith(line)
+    assert next_run == line
+    assert two_stages == line
+    assert without_git == ""
+
+
+def test_a_deleted_cache_is_named_before_everything_is_made_again(committed):
+    shutil.rmtree(committed.folder / "data/raw")  # as DVC does before it runs the stage
+    assert begin_stage(committed, "fetch") == ""
+    shutil.rmtree(committed.folder / ".dvc/cache")
+
+    said = begin_stage(committed, "fetch")
+
+    assert said.startswith("warning: DVC's cache was deleted, so DVC makes data/tokenizer, ")
+    assert "data/models, data/evaluation again" in said
+
+    # The advice keeps what is here: the first stage alone runs again.
+    verified = committed.run("python", "src", "verify", "--cache", check=False).stdout
+    for command in dict.fromkeys(re.findall(r"run `(.*?)`", verified)):
+        committed.run("bash", "-euc", command)
+    assert committed.repro() == set()
+
+
+def test_a_cache_that_is_elsewhere_is_not_taken_for_a_deleted_one(committed):
+    cache = committed.folder / ".dvc/cache"
+    committed.run("dvc", "config", "--local", "cache.dir", str(cache.rename(cache.with_name("other"))))
+
+    assert begin_stage(committed, "fetch") == ""
 
 
 # Metrics of a former run.

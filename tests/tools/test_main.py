@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from support import ROOT
 from support.refusal import refused
 
@@ -29,10 +31,11 @@ def test_help_ends_quietly_with_its_reader():
     assert done.stderr == b""
 
 
-def test_a_python_without_the_packages_is_told_to_activate_the_environment():
-    done = python("-S", "-E", "src", "check_parameters")
+@pytest.mark.parametrize(("program", "package"), [("src/train.py", "torch"), ("src", "ruamel")])
+def test_a_python_without_the_packages_is_told_to_activate_the_environment(program, package):
+    done = python("-S", "-E", program, "check_parameters")
 
-    refused(done.returncode, done.stderr.decode(), 2, "has no package ruamel", "`source .venv/bin/activate`")
+    refused(done.returncode, done.stderr.decode(), 5, f"has no package {package}", "`source .venv/bin/activate`")
 
 
 def test_a_stage_that_cannot_import_the_library_is_told_why():

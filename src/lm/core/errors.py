@@ -22,7 +22,7 @@ STDOUT = "standard output"  # as the name of a file
 
 # What to do after an error of the system.
 REMEDIES = {
-    errno.EACCES: "check who may read and write it (`ls -l`)",
+    errno.EACCES: "check who may read and write it (`ls -l`); a checkout of another user you can clone, and work there",
     errno.EPERM: "check who may read and write it (`ls -l`)",
     errno.EROFS: "the disk is mounted read-only; work on another one, or mount it for writing",
     errno.ENOENT: "check the name, and that the command runs at the repository's root",

@@ -3,26 +3,37 @@
 import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 from types import ModuleType
 
-from lm.core.errors import INTERRUPTED, IntegrityError, exit_with_status
+from lm.core.errors import INTERRUPTED, EnvironmentFailure, IntegrityError, exit_with_status
 from lm.core.messages import say_in_handler
+
+OURS = ("evidence", "lm", "tools", "extras")  # packages that are not installed
 
 
 def import_module(name: str) -> ModuleType:
     """Import a module. SIGINT meanwhile ends the process at once with one sentence: there is nothing to clean up.
 
-    KeyboardInterrupt would not do, because packages lose it while they are imported.
+    KeyboardInterrupt would not do, because packages lose it while they are imported. Raise EnvironmentFailure if a
+    package is not installed for this Python.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # such as ignored, for a process in the background
-        return importlib.import_module(name)
-    signal.signal(signal.SIGINT, _end_at_once)
+    is_default = before is signal.default_int_handler  # it may be ignored, for a process in the background
+    if is_default:
+        signal.signal(signal.SIGINT, _end_at_once)
     try:
         return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in OURS:
+            raise
+        remedy = "run `source .venv/bin/activate`, or `make .venv/ready` if there is no .venv"
+        raise EnvironmentFailure(f"{sys.executable} has no package {package}; {remedy}") from None
     finally:
-        signal.signal(signal.SIGINT, before)
+        if is_default:
+            signal.signal(signal.SIGINT, before)
 
 
 def _end_at_once(number: int, _) -> None:

@@ -1,10 +1,11 @@
 """Find the wrong values in the parameter files of a folder: all stages' sections, as the parameters select them."""
 
+import difflib
 from pathlib import Path
 
 from lm.core.errors import ParamsError
 from lm.core.numerics import DeviceChoice
-from lm.core.params import find_problems, read_section
+from lm.core.params import find_problems, read_section, read_yaml
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from lm.evaluate.config import EvalParams
 from lm.model.config import ModelParams
@@ -17,12 +18,14 @@ from lm.tokenizer.config import TokenizerParams, TokenizeRuntime
 from lm.train.config import TrainParams, TrainRuntime, check_lengths
 
 NAMES = ("data.source", "selection.name", "tokenizer.name", "model.name")
+SECTIONS = ("data", "selection", "tokenizer", "model", "local", "train", "eval")
 
 
 def find_all_problems(folder: Path = Path()) -> list[str]:
     """Return a sentence for each wrong value in the four files, in the sections that the parameters select."""
     params, presets, sources, runtime = (folder / name for name in (PARAMS, PRESETS, SOURCES, RUNTIME))
-    problems = find_problems(params, {"local": LocalPath, "train": TrainParams, "eval": EvalParams})
+    problems = find_unknown_sections(params, (presets, sources))
+    problems += find_problems(params, {"local": LocalPath, "train": TrainParams, "eval": EvalParams})
     problems += find_problems(runtime, {"device": DeviceChoice, "tokenize": TokenizeRuntime, "train": TrainRuntime})
 
     # These names select the sections of the other files.
@@ -42,6 +45,21 @@ def find_all_problems(folder: Path = Path()) -> list[str]:
     }
     problems += find_problems(sources, of_source) + find_problems(presets, of_presets)
     return problems or find_wrong_lengths(params, presets) + find_wrong_start(params)
+
+
+def find_unknown_sections(params: Path, others: tuple[Path, ...]) -> list[str]:
+    """Return a sentence for each section of params.yaml that nothing reads, as `-S +NAME=VALUE` adds it."""
+    file_of_section = {section: other.name for other in others for section in read_yaml(other)}
+    problems = []
+    for section in read_yaml(params):
+        if section in SECTIONS:
+            continue
+        nearest = difflib.get_close_matches(str(section), SECTIONS, n=1, cutoff=0.0)[0]
+        remedy = f"the nearest valid name is {nearest}"
+        if section in file_of_section:
+            remedy = f"it is a section of {file_of_section[section]}: -S {file_of_section[section]}:{section}.…"
+        problems.append(f"{params}: {section} is unknown; {remedy}")
+    return problems
 
 
 def find_wrong_lengths(params: Path, presets: Path) -> list[str]:
