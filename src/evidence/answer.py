@@ -9,12 +9,21 @@ from evidence.comparison import (
     Equivalence,
     detectable_by_seeds,
 )
+from evidence.comparisons import Comparisons
 from evidence.differences import p_text
 from evidence.intervals import Estimate
 from evidence.notes import notes_of
 from evidence.power import POWER
 
 SAID = ("same_configuration", "single_runs")  # kinds of notes that `basis_sentence` says
+
+
+def answers(found: Comparisons) -> list[str]:
+    """Return the `answer` of each comparison, followed by those about equivalence."""
+    lines = [answer(each, len(found.corrected), found.confidence) for each in found.corrected]
+    for comparison, equivalence in zip(found.corrected, found.equivalences, strict=False):
+        lines.append(equivalence_sentence(comparison, equivalence))
+    return lines
 
 
 def answer(comparison: Comparison, num_comparisons: int, confidence: float) -> str:

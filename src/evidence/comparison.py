@@ -140,11 +140,6 @@ def by_seed(group: Group) -> np.ndarray:
     return group.scores[np.argsort(np.array(group.seeds))]
 
 
-def compare_with_first(groups: list[Group[R]], seed: int, confidence: float, resamples: int) -> list[Comparison[R]]:
-    """Return `compare_groups` of each other group with the first one, with p after Holm's correction."""
-    return corrected([compare_groups(groups[0], other, seed, confidence, resamples) for other in groups[1:]])
-
-
 def corrected(found: list[Comparison[R]]) -> list[Comparison[R]]:
     """Return comparisons with one baseline, with p after Holm's correction.
 

@@ -1,7 +1,8 @@
 """Comparisons as JSON for programs; docs/json.md describes the documents."""
 
 from evidence.answer import answer
-from evidence.comparison import Comparison, Equivalence, detectable_by_seeds
+from evidence.comparison import Comparison, detectable_by_seeds
+from evidence.comparisons import Comparisons
 from evidence.intervals import Estimate, effective_documents
 from evidence.notes import notes_of
 from evidence.power import detectable_difference
@@ -10,15 +11,20 @@ from evidence.runs import Group, Run
 COMPARE = "reprolm.compare/1"
 
 
-def record(groups: list[Group], alone: list[Comparison], corrected: list[Comparison], confidence: float) -> dict:
-    """Return groups and comparisons as a mapping; `corrected` are `alone` with p after Holm's correction."""
-    first = corrected[0]
+def record(found: Comparisons) -> dict:
+    """Return groups and comparisons as a mapping."""
+    first = found.corrected[0]
     baseline = first.baseline
     documents: dict[str, float] = {"number": len(first.sizes)}
     if first.measure.key == "bits_per_byte":
         documents["utf8_bytes"] = int(first.sizes.sum())
+    comparisons = []
+    for alone, corrected in zip(found.alone, found.corrected, strict=True):
+        comparisons.append(comparison_record(alone, corrected, len(found.alone), found.confidence))
+    for recorded, equivalence in zip(comparisons, found.equivalences, strict=False):
+        recorded["equivalence"] = equivalence._asdict()
     return {
-        "confidence": confidence,
+        "confidence": found.confidence,
         "documents": documents | {"effective_number": effective_documents(first.sizes)},
         "baseline": {
             "name": first.a.name,
@@ -27,11 +33,8 @@ def record(groups: list[Group], alone: list[Comparison], corrected: list[Compari
             "low": baseline.low,
             "high": baseline.high,
         },
-        "groups": [group_record(group) for group in groups],
-        "comparisons": [
-            comparison_record(one, with_holm, len(corrected), confidence)
-            for one, with_holm in zip(alone, corrected, strict=True)
-        ],
+        "groups": [group_record(group) for group in found.groups],
+        "comparisons": comparisons,
     }
 
 
@@ -97,11 +100,3 @@ def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons:
         ],
         "warnings": [note._asdict() for note in notes_of(corrected)],
     }
-
-
-def with_equivalence(content: dict, found: list[Equivalence]) -> dict:
-    """Return a `record` with the equivalence of each comparison."""
-    comparisons = []
-    for comparison, equivalence in zip(content["comparisons"], found, strict=True):
-        comparisons.append(comparison | {"equivalence": equivalence._asdict()})
-    return content | {"comparisons": comparisons}

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.comparison import Comparison, compare_groups, compare_with_first
+from evidence.comparison import Comparison, compare_groups
+from evidence.comparisons import Options, compare_runs
 from evidence.power import detectable_by_runs, detectable_difference, units_needed
-from evidence.runs import Group, group_by_seed
+from evidence.runs import Group
 from support.loss_cases import LN2
 from support.made_up_runs import NUM_DOCUMENTS, SOURCES, run, score_of, seeds_of
 from support.markdown import rows_of
@@ -23,13 +24,12 @@ WIDER = {"p": 1}  # the parameters of another configuration
 
 
 def comparisons_of(*runs: Run) -> list[Comparison]:
-    return compare_with_first(group_by_seed(list(runs)), seed=1, confidence=0.95, resamples=999)
+    return compare_runs(runs, Options(resamples=999)).corrected
 
 
-def report_of(*runs: Run) -> str:
-    groups = group_by_seed(list(runs))
+def report_of(*runs: Run, **options) -> str:
     previews = dict.fromkeys(range(NUM_DOCUMENTS), "its words")
-    lines = report(groups, comparisons_of(*runs), previews, num_listed=3, confidence=0.95, commands=[])
+    lines = report(compare_runs(runs, Options(resamples=999, **options)), previews, num_listed=3, commands=[])
     return "\n".join(lines)
 
 
@@ -39,9 +39,9 @@ def line_of(text: str, start: str) -> str:
     return line
 
 
-def summary_of(*runs: Run, commands=()) -> list[str]:
+def summary_of(*runs: Run, commands=(), **options) -> list[str]:
     """Return the lines that the terminal shows."""
-    return summary(comparisons_of(*runs), list(commands), unfinished="", confidence=0.95)
+    return summary(compare_runs(runs, Options(resamples=999, **options)), list(commands), unfinished="")
 
 
 # Verdicts.
@@ -163,9 +163,9 @@ def test_only_a_run_that_is_equal_in_all_things_is_the_same_run():
         replace(a, name="b", nats=a.nats + 1e-9),
     ]
 
-    same = compare_groups(Group([a]), Group([replace(a, name="b")]), 1, 0.95, 99)
+    same = replace(a, name="b")
 
-    assert summary([same], [], unfinished="", confidence=0.95) == [notes_of(same)[0].text]
+    assert summary_of(a, same) == [warnings_of(a, same)["same_run"]]
     for other in others:
         comparison = compare_groups(Group([a]), Group([other]), 1, 0.95, 99)
         assert "same_run" not in [note.kind for note in notes_of(comparison)]

@@ -1,6 +1,7 @@
 """compare on real experiments: its numbers are those of their files, and unsuitable runs are refused."""
 
 import csv
+import io
 import itertools
 import json
 import re
@@ -13,8 +14,10 @@ from typing import NamedTuple
 
 import dvc.api
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+import evidence.command
 from evidence.distributions import student_t_quantile
 from lm.text.documents import open_text
 from lm.text.slices import Slice
@@ -243,6 +246,81 @@ def test_the_files_of_code_that_differ_are_named(workspace, compare):
     assert "samples.py" not in after_the_edit.output
     assert "Differs: src/lm/evaluate/samples.py." in after_a_run.lines
     assert "src/lm/evaluate: samples.py" in names
+
+
+# A margin, and tables.
+
+
+def test_within_says_whether_the_difference_is_smaller_than_a_margin(compare):
+    difference = abs(measured("vocab")["bits_per_byte"] - measured("base")["bits_per_byte"])
+
+    done = compare("base", "vocab", "--within", f"{10 * difference}", "--json")
+    shown = compare("base", "vocab", "--within", f"{difference / 10}")
+
+    (comparison,) = read_document(done.output)["comparisons"]
+    sentence = shown.lines[1]
+    assert comparison["equivalence"]["verdict"] == "equivalent"
+    assert "equivalent" in sentence
+    assert f"within ±{difference / 10:g} bits per byte" in sentence
+    assert sentence in report_of("base-vs-vocab")
+
+
+@pytest.fixture
+def tables(workspace, monkeypatch) -> list[str]:
+    """The losses of base and vocab, as other programs write them."""
+    monkeypatch.chdir(workspace.folder)
+    for name in ("base", "vocab"):
+        content = dvc.api.read("data/evaluation/document_losses.parquet", rev=name, mode="rb")
+        losses = pq.read_table(io.BytesIO(content)).to_pylist()
+        with open(f"{name}.csv", "w") as file:
+            rows = csv.writer(file)
+            rows.writerow(["run", "document", "nats", "utf8_bytes"])
+            rows.writerows([f"{name}.csv", i, row["nats"], row["utf8_bytes"]] for i, row in enumerate(losses))
+    yield ["base.csv", "vocab.csv"]
+    for name in ("base", "vocab"):
+        Path(f"{name}.csv").unlink()
+
+
+def test_tables_are_compared_by_the_command_evidence(compare, tables, capsys):
+    arguments = ["--json", "--within", "0.01", "--require", "better", "--baseline", "vocab.csv"]
+
+    done = compare(*tables, *arguments)
+    of_evidence = evidence.command.main(["compare", "--resamples", "499", *tables, *arguments])
+
+    assert (done.status, done.output, done.errors) == (of_evidence, *capsys.readouterr())
+
+
+@pytest.mark.parametrize(("names", "baseline"), [(["base", "vocab.csv"], "base"), (["vocab.csv", "base"], "vocab.csv")])
+def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, tables, names, baseline):
+    recorded = read_document(compare("base", "vocab", "--json").output)["comparisons"][0]
+
+    done = compare(*names, "--json")
+
+    (comparison,) = read_document(done.output)["comparisons"]
+    sign = 1 if baseline == "base" else -1
+    assert comparison["baseline"] == baseline
+    assert comparison["difference"] == pytest.approx(sign * recorded["difference"])
+
+
+def test_a_table_of_other_documents_is_refused(compare, tables):
+    lines = Path("vocab.csv").read_text().splitlines(keepends=True)
+    renamed = [line.replace("vocab.csv,", "vocab.csv,story", 1) for line in lines]
+    for content, said in [
+        ("".join(renamed), "vocab.csv: its documents must be 0 to 37, as those of base"),
+        ("".join([*lines[:-1], lines[-1].rstrip() + "0\n"]), "vocab.csv: document 37 has "),
+    ]:
+        Path("vocab.csv").write_text(content)
+
+        done = compare("base", "vocab.csv")
+
+        refused(done.status, done.errors, 2, said)
+
+
+def test_tables_have_no_report(compare, tables):
+    for option in (["--out", "x.md"], ["--documents", "3"]):
+        done = compare(*tables, *option)
+
+        refused(done.status, done.errors, 2, "leave them out with tables")
 
 
 # More seeds.

@@ -8,11 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.comparison import compare_groups, corrected, equivalence
+from evidence.comparisons import Options, compare_runs
 from evidence.json_output import plain, print_json
 from evidence.power import detectable_by_runs
-from evidence.record import with_equivalence
-from evidence.runs import Group, group_by_seed
 from support import ROOT
 from support.json_documents import check_document, documented, read_document
 from support.loss_cases import LN2
@@ -28,15 +26,8 @@ WIDER = {"p": 1}  # the parameters of another configuration
 
 def document_of(*runs: Run) -> dict:
     """Return the document of `compare` about made-up runs, as a program reads it."""
-    groups = group_by_seed(list(runs))
-    sides = groups if len(groups) > 1 else [Group([each]) for each in runs]
-    first, *others = sides
-    comparisons = [compare_groups(first, other, 1, 0.95, 999) for other in others]
-
-    document = {"schema": comparing.SCHEMA}
-    document |= comparing.record(groups, comparisons, corrected(comparisons), 0.95)
-    equivalent = [equivalence(each, 0.005, 1, 0.95, 99, len(others)) for each in comparisons]
-    document = with_equivalence(document, equivalent)
+    found = compare_runs(runs, Options(within=0.005, resamples=999))
+    document = {"schema": comparing.SCHEMA} | comparing.record(found)
     document["unfinished"] = [{"name": "x", "state": "Queued"}]
     document["commands_for_more_seeds"] = ["dvc queue start"]
     document["files"] = {"report": "a.md", "documents": "a.csv"}

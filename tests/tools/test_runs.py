@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.comparison import Comparison, compare_groups, compare_with_first
+from evidence.comparison import Comparison, compare_groups
+from evidence.comparisons import Options, compare_runs
 from evidence.differences import holm
 from evidence.runs import Group, group_by_seed
 from support.loss_cases import LN2
@@ -138,11 +139,8 @@ def test_each_family_of_comparisons_is_corrected_for_their_number():
         *seeds_of("b", (4, 5, 6), shift=2e-4, params=WIDER),
         *seeds_of("c", (7, 8, 9), params=DEEPER),
     ]
-    groups = group_by_seed([replace(each, sources=SOURCES) for each in runs])
-    first, *others = groups
 
-    alone = [compare_groups(first, other, 1, 0.95, 99) for other in others]
-    together = compare_with_first(groups, 1, 0.95, 99)
+    found = compare_runs([replace(each, sources=SOURCES) for each in runs], Options(resamples=99))
 
     families = [
         lambda comparison: [comparison.documents],
@@ -150,8 +148,8 @@ def test_each_family_of_comparisons_is_corrected_for_their_number():
         lambda comparison: list(comparison.sources.values()),
     ]
     for estimates_of in families:
-        of_alone = [estimate for each in alone for estimate in estimates_of(each)]
-        of_together = [estimate for each in together for estimate in estimates_of(each)]
+        of_alone = [estimate for each in found.alone for estimate in estimates_of(each)]
+        of_together = [estimate for each in found.corrected for estimate in estimates_of(each)]
         assert of_together == holm(of_alone)
         assert of_together != of_alone
 

@@ -1,7 +1,8 @@
 """The few lines that a terminal shows after the answer of a comparison of recorded runs."""
 
-from evidence.answer import SAID, answer, basis_sentence, power_line
+from evidence.answer import SAID, answers, basis_sentence, power_line
 from evidence.comparison import NOT_SHOWN, SEEDS, Comparison
+from evidence.comparisons import Comparisons
 from evidence.runs import Group
 from tools.common.paths import RAW, TOKENIZER, TRAIN
 from tools.common.runs import Run, different_inputs, different_parameters
@@ -42,7 +43,7 @@ def needs_seeds(comparison: Comparison[Run], confidence: float) -> bool:
     return comparison.basis != SEEDS or comparison.verdict(comparison.deciding, confidence) == NOT_SHOWN
 
 
-def summary(comparisons: list[Comparison[Run]], commands: list[str], unfinished: str, confidence: float) -> list[str]:
+def summary(found: Comparisons[Run], commands: list[str], unfinished: str) -> list[str]:
     """Return the answers, and at most MOST_LINES lines with what a reader needs first; the report has the rest.
 
     A part that does not fit is left out as a whole, and named.
@@ -50,19 +51,19 @@ def summary(comparisons: list[Comparison[Run]], commands: list[str], unfinished:
     blocks: list[tuple[str, list[str]]] = []
     if unfinished:
         blocks.append(("unfinished runs", [f"{unfinished}."]))
-    others = [each for each in comparisons if not each.is_same_run]
+    others = [each for each in found.corrected if not each.is_same_run]
     notes = [note for each in others for note in notes_of(each)]
     misleading = dict.fromkeys(note.text for note in notes if note.kind in MISLEADING)
     blocks.append(("warnings", list(misleading)))
     blocks.append(("what differs", [difference_line(each) for each in others]))
     blocks.append(("the meaning of the verdict", list(dict.fromkeys(map(basis_sentence, others)))))
-    power = dict.fromkeys(power_line(each, confidence) for each in others)
+    power = dict.fromkeys(power_line(each, found.confidence) for each in others)
     blocks.append(("what more seeds could show", [line for line in power if line]))
     blocks.append(("the commands for more seeds", ["To run the missing seeds:", *commands] if commands else []))
     unsaid = dict.fromkeys(note.text for note in notes if note.kind not in (*MISLEADING, *SAID))
     blocks += [("warnings", [text]) for text in unsaid]
 
-    lines = [answer(each, len(comparisons), confidence) for each in comparisons]
+    lines = answers(found)
     budget = MOST_LINES - 1
     left_out = []
     for name, block in blocks:

@@ -3,14 +3,17 @@
     python src compare main my-experiment
     python src compare main workspace --out comparisons/mine.md
     python src compare base-{1..5} wider-{1..5}
+    python src compare main workspace --within 0.005
     python src compare main workspace --json --require better
+    python src compare losses.csv
 
-NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, or `workspace` for the files in
-this folder. The first is the baseline. Runs that differ only in train.seed form one group. Bits per byte compare across
-tokenizers. Runs evaluated on different text are rejected (exit code 4).
+NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, `workspace` for the files in this
+folder, or a table of losses (.csv or .parquet, docs/evidence.md). The first is the baseline. Runs that differ only in
+train.seed form one group. Bits per byte compare across tokenizers. Runs evaluated on different text are rejected (exit
+code 4).
 
 With at least two seeds of each side, the verdict is over seeds: the configurations differ. Otherwise it is over
-documents: these trained models differ. The answer is printed; the report has all tables.
+documents: these trained models differ. The answer is printed; the report on recorded runs has all tables.
 """
 
 import argparse
@@ -24,14 +27,18 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.comparison import BETTER, Comparison, compare_groups, corrected
+from evidence.command import SUFFIXES, add_options, compare, options_of, status_of
+from evidence.comparisons import Comparisons, compare_runs, reject_wrong_options
+from evidence.errors import EvidenceError, WrongInput
 from evidence.json_output import print_json
-from evidence.runs import Group, group_by_seed
+from evidence.runs import Group
+from evidence.runs import Run as AnyRun
+from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
-from tools.common.arguments import add_resampling, check_resampling, count, tool_parser
+from tools.common.arguments import count, tool_parser
 from tools.common.paths import TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.preview import previews
 from tools.common.read_runs import read_runs
@@ -43,27 +50,32 @@ from tools.compare.record import SCHEMA, record
 from tools.compare.report import document_table, report
 
 LISTED = 10  # documents in the report
-NOT_BETTER = 1  # exit status with --require better
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the arguments; ParamsError if one is out of range."""
     parser = tool_parser("compare", __doc__)
     parser.add_argument(
-        "names", nargs="+", metavar="NAME", help="two or more experiments, patterns, git revisions, or workspace"
+        "names", nargs="+", metavar="NAME", help="experiments, patterns, git revisions, workspace, or tables"
     )
     parser.add_argument("--out", type=Path, help="the Markdown file (comparisons/A-vs-B.md, which git ignores)")
     parser.add_argument(
         "--documents", type=count, help="print as many documents that changed most (0; 10 of them in the report)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
-    parser.add_argument(
-        "--require", choices=[BETTER], help="exit with 1 unless each run or group is better than the first"
-    )
-    add_resampling(parser, 1999, "documents")
+    add_options(parser)
     args = parser.parse_args(argv)
-    check_resampling(args)
+    reject_wrong_options(options_of(args))
+    args.tables = [Path(name) for name in args.names if Path(name).suffix in SUFFIXES]
+    if args.tables and (args.out or args.documents is not None):
+        raise ParamsError("--out and --documents are for runs of this repository; leave them out with tables")
+    return args
 
+
+def find_names(args: argparse.Namespace) -> None:
+    """Replace the patterns among the names by the runs that they stand for, and name the report after them.
+
+    Raise ParamsError for fewer than two runs.
+    """
     # Find the runs that the names and patterns stand for.
     args.given = args.names
     patterns = [name for name in args.names if is_pattern(name)]
@@ -81,7 +93,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         args.out = Path("comparisons", re.sub(r"[^\w.~-]+", "-", title) + ".md")
     if args.out.suffix != ".md":
         raise ParamsError(f"--out is {args.out}; the name must end in .md")
-    return args
 
 
 def unfinished_sentence(states: dict[str, str]) -> str:
@@ -135,51 +146,57 @@ def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[s
 
 
 def write_files(
-    args: argparse.Namespace,
-    revision: Revision,
-    groups: list[Group[Run]],
-    comparisons: list[Comparison[Run]],
-    commands: list[str],
+    args: argparse.Namespace, revision: Revision, found: Comparisons[Run], commands: list[str]
 ) -> dict[int, str]:
     """Write the report and the CSV file; return the position of each listed document → some of its words.
 
     revision: any of the runs, for the text of the documents.
     """
     num_listed = LISTED if args.documents is None else args.documents
-    listed = sorted({int(i) for comparison in comparisons for i in comparison.most_changed(num_listed)})
+    listed = sorted({int(i) for comparison in found.corrected for i in comparison.most_changed(num_listed)})
     with open_validation(revision) as (tokens, tokenizer):
         texts = previews(tokens, tokenizer, document_spans(tokens)[listed])
     shown = dict(zip(listed, texts, strict=True))
-    lines = report(groups, comparisons, shown, num_listed, args.confidence, commands)
+    lines = report(found, shown, num_listed, commands)
     if args.unfinished:
         lines.insert(2, f"**{unfinished_sentence(args.unfinished)}.**\n")
     write_text(args.out, "\n".join([*lines, ""]))
-    write_rates(args.out.with_suffix(".csv"), groups)
+    write_rates(args.out.with_suffix(".csv"), found.groups)
     return shown
 
 
-@exit_with_status
-def main(argv: list[str]) -> int:
-    """Compare the named runs; write the report, and print the answer. Return NOT_BETTER if --require is not met."""
-    args = parse(argv)
-    # Read the runs, all on the same documents.
-    revisions = [Revision(name) for name in args.names]
-    runs = read_runs(revisions)
+def read_tables_and_runs(args: argparse.Namespace) -> list[AnyRun]:
+    """Return the runs of the tables and of the revisions among the names, in this order unless a revision is first.
 
-    # Compare each group with the first one; the runs of a single group with its first run.
-    groups = group_by_seed(runs)
-    sides = groups if len(groups) > 1 else [Group([run]) for run in runs]
-    alone = [compare_groups(sides[0], side, args.seed, args.confidence, args.resamples) for side in sides[1:]]
-    comparisons = corrected(alone)
+    Raise WrongInput unless the tables number the documents as the validation text of the revisions does.
+    """
+    of_tables = read_tables(args.tables)
+    names = [name for name in args.names if Path(name) not in args.tables]
+    if not names:
+        return of_tables
+    recorded = read_runs([Revision(name) for name in matching(names)])
+    numbers = [str(i) for i in range(len(recorded[0].sizes))]
+    if list(of_tables[0].documents) != numbers:
+        raise WrongInput(f"{args.tables[0]}: its documents must be 0 to {numbers[-1]}, as those of {names[0]}")
+    reject_other_documents(args.tables[0], recorded[0], of_tables[0])
+    is_first = args.names[0] == names[0]
+    return [*recorded, *of_tables] if is_first else [*of_tables, *recorded]
+
+
+def compare_revisions(args: argparse.Namespace) -> int:
+    """Compare recorded runs; write the report, and print the answer. Return the status of `status_of`."""
+    find_names(args)
+    revisions = [Revision(name) for name in args.names]
+    found = compare_runs(read_runs(revisions), options_of(args))
 
     # Write the files.
-    commands = commands_for_more_seeds(groups_to_extend(comparisons, args.confidence), args.given)
-    words = write_files(args, revisions[0], groups, comparisons, commands)
+    commands = commands_for_more_seeds(groups_to_extend(found.corrected, found.confidence), args.given)
+    words = write_files(args, revisions[0], found, commands)
     written = f"written: {args.out}, {args.out.with_suffix('.csv').name}"
 
     # Print.
     if args.json:
-        content = record(groups, alone, comparisons, args.confidence)
+        content = record(found)
         content["unfinished"] = [{"name": name, "state": state} for name, state in args.unfinished.items()]
         content["commands_for_more_seeds"] = commands
         content["files"] = {"report": args.out, "documents": args.out.with_suffix(".csv")}
@@ -187,21 +204,19 @@ def main(argv: list[str]) -> int:
         print(written, file=sys.stderr)
     else:
         waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
-        lines = summary(comparisons, commands, waiting, args.confidence)
+        lines = summary(found, commands, waiting)
         if args.documents:
-            for comparison in comparisons:
+            for comparison in found.corrected:
                 lines += ["", *document_table(comparison, words, args.documents)]
         print("\n".join([*lines, written]))
-
-    if args.require:
-        others = runs_not_better(comparisons, args.confidence)
-        if others:
-            print(f"--require {BETTER}: not better than {sides[0].name}: {', '.join(others)}", file=sys.stderr)
-            return NOT_BETTER
-    return 0
+    return status_of(found, args.require)
 
 
-def runs_not_better(comparisons: list[Comparison[Run]], confidence: float) -> list[str]:
-    """Return the runs or groups that are not better than the baseline, with their verdicts."""
-    verdicts = {each.b.name: each.verdict(each.deciding, confidence) for each in comparisons}
-    return [f"{name} ({said})" for name, said in verdicts.items() if said != BETTER]
+@exit_with_status
+def main(argv: list[str]) -> int:
+    """Compare the named runs; return the exit status."""
+    try:
+        args = parse(argv)
+        return compare(args, read_tables_and_runs(args)) if args.tables else compare_revisions(args)
+    except EvidenceError as error:
+        raise ParamsError(str(error)) from None

@@ -2,22 +2,20 @@
 
 from evidence import record as of_losses
 from evidence.comparison import Comparison
+from evidence.comparisons import Comparisons
 from evidence.record import COMPARE
-from evidence.runs import Group
 from tools.common.runs import Run, different_inputs, different_parameters
 from tools.compare.notes import notes_of
 
 SCHEMA = COMPARE
 
 
-def record(
-    groups: list[Group[Run]], alone: list[Comparison[Run]], corrected: list[Comparison[Run]], confidence: float
-) -> dict:
-    """Return groups and comparisons as a mapping; `corrected` are `alone` with p after Holm's correction."""
-    content = of_losses.record(groups, alone, corrected, confidence)
-    for group, recorded in zip(groups, content["groups"], strict=True):
+def record(found: Comparisons[Run]) -> dict:
+    """Return groups and comparisons as a mapping."""
+    content = of_losses.record(found)
+    for group, recorded in zip(found.groups, content["groups"], strict=True):
         recorded["runs"] = [run_record(run) for run in group.runs]
-    for comparison, recorded in zip(corrected, content["comparisons"], strict=True):
+    for comparison, recorded in zip(found.corrected, content["comparisons"], strict=True):
         recorded |= differences_record(comparison)
     return content
 

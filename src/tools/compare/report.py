@@ -3,8 +3,9 @@
 import itertools
 from pathlib import Path
 
-from evidence.answer import answer
+from evidence.answer import answers
 from evidence.comparison import NOT_SHOWN, SEEDS, Comparison, detectable_by_seeds
+from evidence.comparisons import Comparisons
 from evidence.differences import p_text
 from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
 from evidence.power import LEAST_SEEDS, POWER, power
@@ -19,31 +20,24 @@ GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"
 LEAST_NAMED = 10  # documents: that fewer would do is not said, as they stand for few others
 
 
-def report(
-    groups: list[Group[Run]],
-    comparisons: list[Comparison[Run]],
-    previews: dict[int, str],
-    num_listed: int,
-    confidence: float,
-    commands: list[str],
-) -> list[str]:
+def report(found: Comparisons[Run], previews: dict[int, str], num_listed: int, commands: list[str]) -> list[str]:
     """Return the lines of report.md.j2 filled in.
 
     previews: position of a document → some of its words. commands: those that run more seeds.
     """
-    answers = [answer(each, len(comparisons), confidence) for each in comparisons]
-    run_rows = [run_row(run) for group in groups for run in group.runs]
-    group_rows = [group_row(group) for group in groups]
-    has_groups = any(len(group.runs) > 1 for group in groups)
+    comparisons = found.corrected
+    run_rows = [run_row(run) for group in found.groups for run in group.runs]
+    group_rows = [group_row(group) for group in found.groups]
+    has_groups = any(len(group.runs) > 1 for group in found.groups)
     others = [each for each in comparisons if not each.is_same_run]
-    sections = [section(each, previews, num_listed, confidence, len(comparisons)) for each in others]
+    sections = [section(each, previews, num_listed, found.confidence, len(comparisons)) for each in others]
     sizes = comparisons[0].sizes
     return render(
         Path(__file__).with_suffix(".md.j2"),
         comparisons=comparisons,
-        answers=answers,
+        answers=answers(found),
         commands=commands,
-        percent=f"{100 * confidence:g} %",
+        percent=f"{100 * found.confidence:g} %",
         runs=table(RUN_COLUMNS, run_rows),
         groups=table(GROUP_COLUMNS, group_rows) if has_groups else None,
         sections=sections,
