@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS_BY_GOAL = {
     "prepare a run": {
         "use": "tools.use",
-        "check_parameters": "tools.check_parameters",
+        "check_parameters": "tools.check_parameters.cli",
     },
     "look at a run": {
         "report": "extras.report.report",

@@ -48,7 +48,7 @@ from lm.train import step
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
-from tools.common.hugging_face import hugging_face_config, to_hugging_face
+from tools.common.models import hugging_face_config, to_hugging_face
 from tools.prove.golden_run import make_ids
 
 

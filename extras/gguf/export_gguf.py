@@ -13,8 +13,8 @@ from extras.gguf.vocabulary import describe_vocabulary
 from lm.core.errors import ParamsError, exit_with_status
 from tools.common import paths
 from tools.common.arguments import tool_parser
-from tools.common.export import load_run
-from tools.common.extras import explain_missing
+from tools.common.environment import explain_missing
+from tools.common.models import load_run
 
 PACKAGE = "gguf==0.19.0"  # as in requirements/gguf.txt
 MAGIC = b"GGUF"  # the first bytes of every such file

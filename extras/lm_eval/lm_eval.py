@@ -23,12 +23,10 @@ from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import read_json, sha256_file, write_json, write_text
 from lm.model.weights import RECORD
 from tools.common.arguments import tool_parser
-from tools.common.export import load_run, write_model
-from tools.common.extras import explain_missing
-from tools.common.hugging_face import WEIGHTS
+from tools.common.environment import explain_missing
+from tools.common.models import WEIGHTS, check_reader, load_run, open_with_transformers, write_model
 from tools.common.paths import MODELS, TOKENIZER
-from tools.common.readers import check_reader, open_with_transformers
-from tools.common.tables import table
+from tools.common.reports import table
 
 PACKAGES = ("lm_eval", "torch", "transformers", "tokenizers", "datasets")
 

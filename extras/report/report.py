@@ -20,11 +20,17 @@ from lm.core.git import git
 from lm.core.params import read_yaml
 from tools.common import paths
 from tools.common.arguments import tool_parser
-from tools.common.committed import MISSING, Difference, compare_with_committed
 from tools.common.environment import versions
-from tools.common.lock import read_lock, stages_of, stages_of_former_runs
+from tools.common.lock import (
+    MISSING,
+    Difference,
+    compare_with_committed,
+    read_lock,
+    read_timing,
+    stages_of,
+    stages_of_former_runs,
+)
 from tools.common.parameters import flatten, recorded_params, selected_presets
-from tools.common.timing import read_timing
 
 PICTURES = {  # drawn by the stage plot → caption
     "loss_by_position": "The loss falls as long as more context helps. Where it is flat, longer windows do not help.",

@@ -14,7 +14,7 @@ from pathlib import Path
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS
-from tools.common.yaml_files import comment_keeping_yaml
+from tools.common.parameters import comment_keeping_yaml
 
 ANSWERS = {0: "kept", 1: "rejected", 3: "undecided"}
 

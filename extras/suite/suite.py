@@ -30,9 +30,10 @@ from lm.model.weights import RECORD, WEIGHTS_DIGITS
 from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from tools.common.arguments import tool_parser
 from tools.common.lock import read_lock
-from tools.common.paths import AUDIT, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
-from tools.common.retrain import CURVE, read_curve, write_weights
-from tools.common.tables import table
+from tools.common.models import write_weights
+from tools.common.paths import AUDIT, CURVE, EVALUATION, LOCK, MODEL, MODELS, TOKENIZER, TRAIN, VALIDATION
+from tools.common.reports import table
+from tools.common.runs import read_curve
 
 LOOKS = ((plots.BLUE, "-"), (plots.ORANGE, "--"), (plots.GREY, ":"))
 MARKERS = "os^D"
@@ -43,7 +44,7 @@ def refuse_changed_inputs() -> None:
     """Raise IntegrityError if parameters, code or data of the stage eval are not those that dvc.lock records."""
     from dvc.repo import Repo  # takes a second to import
 
-    from tools.common.dvc_repository import explain_failures
+    from tools.common.runs import explain_failures
 
     with explain_failures(), Repo(".") as repo:
         changes = repo.status(targets=["eval"])

@@ -24,7 +24,7 @@ from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import output_lock
 from lm.text.slices import read_slice
 from tools.common.arguments import tool_parser
-from tools.common.extras import explain_missing
+from tools.common.environment import explain_missing
 from tools.common.paths import RAW, TOKENIZER, TRAIN, VALIDATION
 
 STAGES = {"train": "tokenize_train", "validation": "tokenize_val"}

@@ -7,7 +7,7 @@ from lm.text.slices import slice_from
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
 from tools.common import paths
-from tools.common.preview import previews
+from tools.common.reports import previews
 
 
 def document_sources(tokens: TokenFile) -> list[str]:

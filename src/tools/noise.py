@@ -14,10 +14,8 @@ from evidence.json_output import print_json
 from evidence.noise import NOISE, Noise, ScoredRun, describe, measure_noise, noise_record
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
-from tools.common.known_runs import KnownRuns, find_known_runs, read_known_run
 from tools.common.paths import LOCK
-from tools.common.revisions import WORKSPACE
-from tools.common.runs import different_entries
+from tools.common.runs import WORKSPACE, KnownRuns, different_entries, find_known_runs, read_known_run
 from tools.common.seeds import START, free_name, missing_seeds, queue_commands, settings_of
 
 SCHEMA = NOISE

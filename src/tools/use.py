@@ -22,9 +22,8 @@ from lm.core.git import git
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from tools.common.arguments import tool_parser
-from tools.common.parameters import flatten
+from tools.common.parameters import comment_keeping_yaml, flatten
 from tools.common.problems import find_all_problems
-from tools.common.yaml_files import comment_keeping_yaml
 
 RECIPES = Path("recipes")
 FILES = (PARAMS, PRESETS, SOURCES, RUNTIME)

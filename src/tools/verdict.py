@@ -18,9 +18,8 @@ from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
 from tools.common.arguments import tool_parser
-from tools.common.committed import Comparison, Difference, compare_with_committed
+from tools.common.lock import Comparison, Difference, compare_with_committed, read_timing
 from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
-from tools.common.timing import read_timing
 
 SCHEMA = "reprolm.verdict/1"
 NUM_LISTED = 12  # lines of a list

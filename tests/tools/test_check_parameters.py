@@ -9,7 +9,7 @@ import pytest
 from support.refusal import refused
 from support.stages import change_params, stage_folder
 from support.workspace import Workspace
-from tools.check_parameters import main
+from tools.check_parameters.cli import main
 
 # A value of each stage's section, and of each kind of section that the parameters select.
 CASES = [

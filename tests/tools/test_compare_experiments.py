@@ -26,9 +26,7 @@ from support.json_documents import check_document, read_document
 from support.markdown import rows_of
 from support.refusal import refused
 from support.workspace import Workspace
-from tools.common.read_runs import read_runs
-from tools.common.revisions import Revision
-from tools.common.runs import Run
+from tools.common.runs import Revision, Run, read_runs
 from tools.common.seeds import START
 from tools.compare import cli
 from tools.compare.cli import main

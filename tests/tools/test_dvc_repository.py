@@ -9,8 +9,7 @@ import pytest
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from support.refusal import refused
-from tools.common.dvc_repository import explain_failures
-from tools.common.revisions import Revision
+from tools.common.runs import Revision, explain_failures
 from tools.compare import cli as compare
 from tools.verify import cli as verify
 

@@ -17,7 +17,7 @@ from support.lock_cases import change_lock, entry_of, other_code, other_weights,
 from support.refusal import refused
 from support.workspace import Workspace
 from tools import noise
-from tools.common import known_runs
+from tools.common import runs
 from tools.common.lock import parse_lock
 from tools.common.seeds import START
 
@@ -237,7 +237,7 @@ def test_many_branches_are_read_without_a_process_for_each(committed, monkeypatc
     processes = []
     monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: processes.append(arguments))
 
-    known = known_runs.find_known_runs()
+    known = runs.find_known_runs()
 
     assert len(known.runs) == 11
     assert known.without_results == []
@@ -249,7 +249,7 @@ def test_the_quick_reader_of_yaml_reads_values_as_ruamel_does():
     plain = "1e-05, 1.5, .5, 12, -3e4, 1.0e+3, 0, -7, .inf, null, ~, true, on, no, 2026-11-27, a: b"
     text = f"[{plain}, '1e3', \"1\", [], {{}}]"
 
-    values = yaml.load(text, known_runs.Loader)
+    values = yaml.load(text, runs.Loader)
 
     expected = YAML(typ="safe").load(text.replace("2026-11-27", "'2026-11-27'"))
     assert values == expected
@@ -259,4 +259,4 @@ def test_the_quick_reader_of_yaml_reads_values_as_ruamel_does():
 def test_the_quick_reader_of_yaml_reads_dvc_lock_as_ruamel_does():
     text = (ROOT / "dvc.lock").read_text()
 
-    assert yaml.load(text, known_runs.Loader)["stages"] == parse_lock(text, "dvc.lock")["stages"]
+    assert yaml.load(text, runs.Loader)["stages"] == parse_lock(text, "dvc.lock")["stages"]

@@ -26,8 +26,8 @@ from support import ROOT
 from support.refusal import refused
 from support.stages import TINY, change_params, module_and_arguments, stage_folder
 from support.train_cases import TOKENIZER
-from tools.common.retrain import FILES
 from tools.prove import cli, digests, golden_run, own_run
+from tools.prove.own_run import FILES
 
 GOLDEN = ["--golden", str(ROOT / "metrics" / "golden_bits.json")]
 TRAIN = Path("data/processed_datasets/train.bin")

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm.core.errors import IntegrityError
-from tools.common.read_runs import read_run, read_runs
-from tools.common.revisions import reject_other_text
+from tools.common.runs import read_run, read_runs, reject_other_text
 from tools.common.test_reads import TestRead, write_test_reads
 
 LOSSES = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4], "source": ["stories", "headers"]}

@@ -19,8 +19,8 @@ from lm.train.state import digest_of, named_tensors
 from support.refusal import files_below
 from support.stages import change_params
 from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
-from tools.common.paths import MODEL, PARAMS
-from tools.common.retrain import CURVE, DIGEST, read_curve
+from tools.common.paths import CURVE, MODEL, PARAMS
+from tools.common.runs import DIGEST, read_curve
 from tools.verify.retrain import Steps, choose_interval, choose_steps, retrain
 
 CHANGED = [Path(".runs"), Path("data"), Path("metrics"), Path("plots"), PARAMS]  # what a test may change
@@ -44,7 +44,7 @@ def finished_run(tmp_path_factory):
 @pytest.fixture
 def run(finished_run, monkeypatch):
     """The folder of the finished run, as it was, below the current directory. The stage trains in this process."""
-    monkeypatch.setattr("tools.common.retrain.subprocess", SimpleNamespace(run=run_stage, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr("tools.verify.retrain.subprocess", SimpleNamespace(run=run_stage, DEVNULL=subprocess.DEVNULL))
     monkeypatch.chdir(finished_run)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     for path in CHANGED:

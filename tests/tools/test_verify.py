@@ -19,8 +19,8 @@ from support.damage import flip, truncate, writable
 from support.evaluation_cases import forge_evaluation
 from support.train_cases import only_run
 from support.workspace import Workspace
-from tools.common.paths import MANIFEST, MODEL, TOKENIZER_META, TRAIN_SIDECAR, VALIDATION
-from tools.common.retrain import CURVE, read_curve
+from tools.common.paths import CURVE, MANIFEST, MODEL, TOKENIZER_META, TRAIN_SIDECAR, VALIDATION
+from tools.common.runs import read_curve
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 from tools.verify.records import BEST, Digests, Link, check_link, links_of_workspace, read_entries

@@ -17,7 +17,7 @@ from lm.core.files import read_json
 from lm.model.score import score_tokens, window_losses
 from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
-from tools.common.export import load_run, write_model
+from tools.common.models import load_run, write_model
 
 README = Path(__file__).parent.parent / "README.md"
 SEQ_LEN = 32  # of write_trained

@@ -1,12 +1,16 @@
-"""Say what made a result: the commit, the processor, and the versions of the packages."""
+"""Say what made a result: the processor, and the versions of the packages; or which package is missing."""
 
+import contextlib
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
+
+from lm.core.errors import EnvironmentFailure
 
 BITS = Path(__file__).resolve().parents[3] / "requirements" / "bits.txt"
 OTHERS = ("matplotlib", "dvc")  # that draw a result and run the stages
@@ -60,3 +64,13 @@ def installed_version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "none"
+
+
+@contextlib.contextmanager
+def explain_missing(package: str, remedy: str) -> Iterator[None]:
+    """Raise EnvironmentFailure with a remedy if an import of the block fails; `package` if the error names none."""
+    try:
+        yield
+    except ImportError as error:
+        missing = (error.name or package).partition(".")[0]
+        raise EnvironmentFailure(f"{missing} is not installed; {remedy}") from None

@@ -1,4 +1,7 @@
-"""Parameters by dotted name, and the presets that the selectors choose."""
+"""Parameters by dotted name, the presets that the selectors choose, and an editor that keeps comments."""
+
+from ruamel.yaml import YAML
+from ruamel.yaml.representer import RoundTripRepresenter
 
 SELECTORS = {
     "data.source": "sources",
@@ -45,3 +48,21 @@ def preset_names_left_out(params: dict) -> dict:
                 name = f"{book}.*.{name.removeprefix(chosen)}"
         renamed[name] = value
     return renamed
+
+
+class NullRepresenter(RoundTripRepresenter):
+    """Write null as `null`; ruamel.yaml would leave the value empty."""
+
+
+NullRepresenter.add_representer(
+    type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
+)
+
+
+def comment_keeping_yaml() -> YAML:
+    """Return the reader and writer that keeps comments, quotes and the order of keys."""
+    editor = YAML(typ="rt")
+    editor.preserve_quotes = True
+    editor.width = 1 << 20  # never break a line
+    editor.Representer = NullRepresenter
+    return editor

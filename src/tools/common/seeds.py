@@ -7,8 +7,7 @@ from pathlib import Path
 
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, PRESETS, SOURCES
-from tools.common.former_metrics import paths_of
-from tools.common.lock import md5_of
+from tools.common.lock import md5_of, paths_of
 from tools.common.parameters import SELECTORS, flatten
 from tools.common.paths import PIPELINE
 from tools.common.runs import SEED

@@ -40,10 +40,8 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import count, tool_parser
 from tools.common.paths import TOKENIZER, VALIDATION, VALIDATION_SIDECAR
-from tools.common.preview import previews
-from tools.common.read_runs import read_runs
-from tools.common.revisions import Revision, experiment_names, is_pattern, matching, unfinished
-from tools.common.runs import Run
+from tools.common.reports import previews
+from tools.common.runs import Revision, Run, experiment_names, is_pattern, matching, read_runs, unfinished
 from tools.common.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
 from tools.compare.answer import groups_to_extend, summary
 from tools.compare.record import SCHEMA, record

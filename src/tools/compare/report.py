@@ -10,8 +10,8 @@ from evidence.differences import p_text
 from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
 from evidence.power import LEAST_SEEDS, POWER, power
 from evidence.runs import Group, sources_of
+from tools.common.reports import render, table
 from tools.common.runs import Run, same_until, what_differs
-from tools.common.tables import render, table
 from tools.compare.notes import notes_of
 
 DIFFERENCE = "Δ bits per byte"

@@ -13,7 +13,7 @@ from lm.core.git import git
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
 from tools.common import paths
-from tools.common.tables import render, table
+from tools.common.reports import render, table
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
 # What decides a run, in git, and a metric of it.

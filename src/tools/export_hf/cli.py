@@ -24,11 +24,22 @@ from lm.tokenizer.build import write_from_folder
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
-from tools.common.export import load_run, tokenizer_files, write_model
-from tools.common.hugging_face import CONFIG, GENERATION_CONFIG, read_exported_record, read_pretrained, weight_files
-from tools.common.hugging_face import WEIGHTS as SAFETENSORS
+from tools.common.models import (
+    CONFIG,
+    GENERATION_CONFIG,
+    build_with_transformers,
+    check_reader,
+    compare_losses,
+    load_run,
+    open_with_transformers,
+    read_exported_record,
+    read_pretrained,
+    tokenizer_files,
+    weight_files,
+    write_model,
+)
+from tools.common.models import WEIGHTS as SAFETENSORS
 from tools.common.parameters import SELECTORS, flatten, recorded_params, selected_presets
-from tools.common.readers import build_with_transformers, check_reader, compare_losses, open_with_transformers
 from tools.export_hf.card import model_card, read_figures
 
 CARD = "README.md"

@@ -20,9 +20,7 @@ from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import output_lock, sha256_json
 from tools.common.arguments import count, tool_parser
 from tools.common.paths import VALIDATION_SIDECAR
-from tools.common.read_runs import read_runs
-from tools.common.revisions import Revision
-from tools.common.runs import Run
+from tools.common.runs import Revision, Run, read_runs
 from tools.judge.commits import Commit, commit_of_workspace, read_commit, reject_incomparable
 from tools.judge.decision import DIGITS, Figures
 from tools.judge.judgements import (

@@ -15,7 +15,7 @@ from lm.core.git import git
 from lm.core.messages import say
 from tools.common.commands import environment_of_commands, run
 from tools.common.lock import stages_of, stages_of_former_runs
-from tools.common.revisions import Revision
+from tools.common.runs import Revision
 from tools.judge.commits import WRITTEN, Commit
 
 COPY = Path(".dvc/tmp/judge")

@@ -12,13 +12,13 @@ from lm.model import machine
 from lm.train.config import read_params
 from lm.train.preflight import check_run
 from lm.train.ranks import SINGLE_PROCESS
-from lm.train.run import Run
+from lm.train.run import Run, RunFiles
 from tools.common.environment import processor
 from tools.common.parameters import flatten
-from tools.common.paths import PARAMS
-from tools.common.retrain import FILES
+from tools.common.paths import PARAMS, TOKENIZER, TRAIN, VALIDATION
 from tools.prove.digests import check_expected, digest_steps, first_difference, last_weights
 
+FILES = RunFiles(TRAIN, VALIDATION, TOKENIZER)
 WRITE = "write it with `python src prove --params --write`"
 
 

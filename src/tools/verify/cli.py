@@ -35,7 +35,7 @@ from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_sta
 from lm.core.files import read_json, sha256_file
 from lm.core.paths import RUNS
 from tools.common.arguments import count, tool_parser
-from tools.common.paths import MODEL, PARAMS, PIPELINE, TOKENIZER
+from tools.common.paths import CURVE, MODEL, PARAMS, PIPELINE, TOKENIZER
 from tools.verify.records import (
     Digests,
     Finding,
@@ -57,7 +57,7 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    from tools.common.dvc_repository import explain_failures
+    from tools.common.runs import explain_failures
     from tools.verify.dvc_outputs import Outputs
 
     try:
@@ -100,7 +100,7 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
 
     # DVC's run cache may hold files of other users: its record of these parameters may name any model.
     if not outputs.wrong and "train" not in outputs.stale:
-        from tools.common.retrain import fault_of_model  # torch takes seconds to import
+        from tools.verify.retrain import fault_of_model  # torch takes seconds to import
 
         fault = fault_of_model(model)
         yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
@@ -110,7 +110,7 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
 
 def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
     """Check the stored checkpoints of the run, and count those that can be rebuilt because their digest is recorded."""
-    from tools.common.retrain import CURVE, DIGEST, read_curve  # torch takes seconds to import
+    from tools.common.runs import DIGEST, read_curve  # DVC takes a second to import
 
     rebuilt = {step for step, row in read_curve(CURVE).items() if step and row.get(DIGEST)}
     for record in sorted(run.glob("checkpoint-*.json")):
@@ -151,8 +151,7 @@ def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
     # torch and transformers take seconds to import.
     from lm.model.weights import save_tensors
     from lm.tokenizer.load import load_tokenizer
-    from tools.common.export import write_model
-    from tools.common.hugging_face import read_exported_record, read_pretrained
+    from tools.common.models import read_exported_record, read_pretrained, write_model
 
     weights = f"{folder}/model.safetensors, config.json (in {MODEL.name})"
     card = folder / "README.md"

@@ -1,18 +1,32 @@
-"""Train a run again up to a validation, and compare the bits with the recorded ones."""
+"""Train a part of the workspace's run again, from one of its checkpoints or from the initial weights, and compare bits.
 
+The stage train itself does it, in a folder of its own, so that nothing of the workspace changes.
+"""
+
+import dataclasses
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from lm.core.errors import IntegrityError, ParamsError
-from lm.core.files import output_lock, scratch_folder
+from lm.core.errors import IntegrityError, ParamsError, UserError
+from lm.core.files import check_sha256, output_lock, read_json, scratch_folder
 from lm.core.params import read_yaml
 from lm.core.paths import RUNS
+from lm.tokens.tokenfile import sidecar_path
 from lm.train.checkpoints import Checkpoint, link_checkpoint, list_checkpoints, load_checkpoint
-from tools.common.paths import MODEL, PARAMS
-from tools.common.retrain import CURVE, check_checkpoint, describe, read_curve, read_run, train_again, write_weights
+from lm.train.config import read_params
+from lm.train.run import Run, RunFiles
+from lm.train.state import digest_of, named_tensors
+from tools.common.models import write_weights
+from tools.common.paths import CURVE, METRICS, MODEL, MODELS, PARAMS, PLOTS, TOKENIZER, TRAIN, VALIDATION
+from tools.common.runs import DIGEST, read_curve
+
+FILES = RunFiles(TRAIN, VALIDATION, TOKENIZER)
 
 
 class Steps(NamedTuple):
@@ -127,3 +141,76 @@ def store(checkpoint: Checkpoint, run: Path, recorded: dict) -> None:
         return
     check_checkpoint(own, recorded, f"and run `python src verify --retrain {own.step}`")
     print(f"already stored, with the recorded digest: {own.path}")
+
+
+def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
+    """Return model.json and the curve of validations of the workspace's run, each of them with a digest.
+
+    Raise IntegrityError if digests are missing, or if the workspace describes another run.
+    """
+    model = read_json(MODEL)
+    recorded = read_curve(CURVE)
+    has_digests = bool(recorded) and all(row.get(DIGEST) for row in recorded.values())
+    if "fingerprint" not in model or not has_digests:
+        problem = "missing, or without digests of checkpoints, which fast numerics do not record on a GPU"
+        raise IntegrityError(f"{CURVE}: {problem}; run `dvc repro`")
+    if fault := fault_of_model(model):
+        raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
+    return model, recorded
+
+
+def fault_of_model(model: dict) -> str | None:
+    """Return a clause if model.json is of another run than the one that the workspace describes, else None."""
+    # The parameters that model.json records: they name what differs.
+    params = read_params()
+    vocab_size = read_json(sidecar_path(TRAIN))["tokenizer"]["vocab_size"]
+    config = params.model.config(vocab_size)
+    here = dataclasses.asdict(params.train) | {"config": dataclasses.asdict(config)}
+    if different := [name for name, value in model.items() if name in here and here[name] != value]:
+        return "; ".join(f"{name} is {model[name]}, params.yaml has {here[name]}" for name in different)
+
+    # All else that decides the run.
+    run = Run.read(FILES, params, is_verified=True)
+    if model.get("fingerprint") == run.fingerprint:
+        return None
+    made_by = f"was made by run {model.get('fingerprint')}"
+    return f"{made_by}, the workspace's code, parameters and inputs are of {run.fingerprint}"
+
+
+def check_checkpoint(checkpoint: Checkpoint, recorded: dict[int, dict[str, str]], remedy: str) -> None:
+    """Raise IntegrityError if a checkpoint is damaged, or has another digest than the curve of its run."""
+    sha256 = read_json(checkpoint.record).get("sha256", "missing")
+    check_sha256(checkpoint.path, sha256, advice=f"delete it and {checkpoint.record.name}, {remedy}")
+    digest = digest_of(named_tensors(load_checkpoint(checkpoint)))
+    if digest != recorded[checkpoint.step][DIGEST]:
+        problem = f"{CURVE} records {recorded[checkpoint.step][DIGEST]} at step {checkpoint.step}"
+        raise IntegrityError(f"{checkpoint.path}: its digest is {digest}, {problem}")
+
+
+def train_again(start: Checkpoint | None, until: int, fingerprint: str, folder: Path) -> Path:
+    """Train from a checkpoint, or from the initial weights, to step `until`; return the folder of the run.
+
+    It lies in `folder`, as the curves do, and its newest checkpoint is that of step `until`. Raise UserError, with the
+    exit status of the stage, if the stage fails: it has printed why.
+    """
+    run = folder / RUNS / fingerprint
+    run.mkdir(parents=True)
+    if start:
+        for source in (start.path, start.record):
+            (run / source.name).symlink_to(source.resolve())
+    inputs = {"train": TRAIN, "validation": VALIDATION, "tokenizer": TOKENIZER}
+    outputs = {"models": folder / MODELS, "metrics": folder / METRICS, "plots": folder / PLOTS}
+    flags = {**inputs, **outputs, "until": until}
+    command = [sys.executable, "src/train.py", *(f"--{name}={value}" for name, value in flags.items())]
+    environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
+    status = subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
+    if status:
+        error = UserError("src/train.py failed; its message is above")
+        error.exit_code = max(1, status)
+        raise error
+    return run
+
+
+def describe(row: dict[str, str] | None) -> str:
+    """Describe a validation."""
+    return f"digest {row[DIGEST]} and validation loss {row['val_loss']}" if row else "no validation"

@@ -8,6 +8,7 @@ them as results of the run that has just begun.
 from pathlib import Path
 
 from lm.core.params import read_yaml
+from tools.common.lock import paths_of
 from tools.common.paths import LOCK, PIPELINE
 
 TRAINING = "train"
@@ -47,12 +48,6 @@ def stages_before(name: str, stages: dict) -> set[str]:
         if other != name and inputs.intersection(outputs):
             needed |= {other} | stages_before(other, stages)
     return needed
-
-
-def paths_of(stage: dict, kind: str) -> list[Path]:
-    """Return the paths of a list of a stage of dvc.yaml, such as its metrics."""
-    entries = stage.get(kind, [])
-    return [Path(path) for entry in entries for path in (entry if isinstance(entry, dict) else [entry])]
 
 
 def has_other_parameters(recorded: dict | None) -> bool:

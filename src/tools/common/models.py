@@ -1,18 +1,39 @@
-"""Write and read a Gemma 3 as transformers does: config.json and safetensors, under the published names.
+"""Models as folders: those of data/models, and those of transformers (config.json and safetensors, published names).
 
-A model is read only if lm.model computes exactly the same; pickled weights are never opened.
+A model is read only if lm.model computes exactly the same; pickled weights are never opened. What a reader computes
+from an export is its own code: if the code in src/lm/model was changed, the same weights are another model there.
 """
 
+import contextlib
+import io
+import math
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lm.core.errors import DataError, IntegrityError, UserError
 from lm.core.files import atomic_write, check_types, read_json, safe_join, write_json
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.weights import build, recorded_config
+from lm.model.score import token_losses
+from lm.model.weights import (
+    RECORD,
+    build,
+    check_trained_with,
+    load_trained,
+    recorded_config,
+    recorded_numerics,
+    save_weights,
+)
+from lm.tokenizer.build import write_for_generation
+from lm.tokenizer.load import META, Tokenizer, load_tokenizer
+from tools.common.lock import warn_of_changed_code
+from tools.common.paths import TOKENIZER
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -217,3 +238,152 @@ def read_exported_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
         advice = "export the model again or, if it was trained further, delete this model.json"
         raise IntegrityError(f"{path}: describes {other}; {advice}")
     return record
+
+
+# The models of runs.
+
+OF_FINISHED_RUN = ("training", "best", "last")  # entries of model.json that a checkpoint does not have
+
+
+def load_run(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, Tokenizer]:
+    """Return the best model of a run, its record and its tokenizer. Raise IntegrityError if they do not fit.
+
+    The model is on the CPU and computes in the numerics of its training. Warn if its code changed since then.
+    """
+    numerics = recorded_numerics(read_json(models / RECORD))
+    model, record = load_trained(models, torch.device("cpu"), numerics)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
+    warn_of_changed_code(models)
+    return model, record, tokenizer
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> list[str]:
+    """Return the names of the files of a tokenizer folder."""
+    return [META, *tokenizer.meta["files"]]
+
+
+def write_model(folder: Path, model: Gemma3Model, record: dict, tokenizer: Tokenizer) -> None:
+    """Write weights, configuration, record and tokenizer, as trained and for generation, into an empty folder."""
+    (folder / TOKENIZER.name).mkdir()
+    for name in tokenizer_files(tokenizer):
+        shutil.copyfile(tokenizer.folder / name, folder / TOKENIZER.name / name)
+    write_for_generation(folder, tokenizer.folder, tokenizer.eot_id)
+    write_pretrained(folder, model, tokenizer.eot_id)
+    write_json(folder / RECORD, {name: value for name, value in record.items() if name != "last"})
+
+
+def write_weights(folder: Path, state: dict, model: dict) -> None:
+    """Write the weights of a state and their model.json, which has of the run's model.json what holds for them."""
+    step, tokens, loss = state["history"]["validation"][-1]
+    here = {"step": step, "tokens_seen": tokens, "val_loss": loss}
+    record = {name: value for name, value in model.items() if name not in OF_FINISHED_RUN}
+    save_weights(folder, dict(state["model"]), {**record, "segments": state["segments"], "best": here})
+
+
+# What a reader of an export computes.
+
+SCORED_TOKENS = 64
+SEED = 0  # of the ids of the window
+SAFETY = 4  # a seventh of the bound, at most, was seen of models whose code is not changed
+
+
+class Agreement(NamedTuple):
+    """The losses of one window under two implementations, in nats per token."""
+
+    ours: float  # mean
+    theirs: float  # mean
+    largest_difference: float  # of one token
+    allowed: float  # of one token: what rounding explains
+
+    @property
+    def is_close(self) -> bool:
+        """Return True if rounding explains the difference; a loss that is not a number is never close."""
+        return self.largest_difference <= self.allowed
+
+    def __str__(self) -> str:
+        losses = f"{self.theirs:.4f} nats per token of a test window, this code {self.ours:.4f}"
+        return f"transformers computes {losses} (one token differs by {self.largest_difference:.1e})"
+
+
+def draw_window(config: ModelConfig, eot_id: int) -> Tensor:
+    """Return the ids (1, T + 1) int64 of one document: end-of-text, then ids drawn from all others.
+
+    It is longer than the window of the sliding layers by SCORED_TOKENS, if the model takes as many.
+    """
+    length = min(config.max_seq_len, config.sliding_window + SCORED_TOKENS)
+    generator = torch.Generator().manual_seed(SEED)
+    others = torch.randint(config.vocab_size - 1, (1, length), generator=generator)
+    others += others >= eot_id
+    return torch.cat([torch.tensor([[eot_id]]), others], dim=1)
+
+
+def compare_losses(model: Gemma3Model, theirs, eot_id: int) -> Agreement:
+    """Return the losses of the last SCORED_TOKENS of a window under `model` and under a Gemma3ForCausalLM.
+
+    Both are in float32 on the CPU; `model` computes in the numerics of its training.
+    """
+    ids = draw_window(model.config, eot_id)
+    inputs = ids[:, :-1]
+    targets = ids[:, 1:][:, -SCORED_TOKENS:]
+    with torch.no_grad():
+        our_nats = token_losses(model, inputs, targets)[0].double()
+        logits = theirs(inputs, logits_to_keep=targets.shape[1]).logits[0]
+        their_nats = F.cross_entropy(logits.double(), targets[0], reduction="none")
+    difference = (our_nats - their_nats).abs().max().item()
+    ours = our_nats.mean().item()
+    return Agreement(ours, their_nats.mean().item(), difference, rounding_bound(model.config, ours))
+
+
+def rounding_bound(config: ModelConfig, nats: float) -> float:
+    """Return the difference of a token's loss that rounding to float32 can explain.
+
+    The rounding errors of a sum grow with the square root of its terms, which are about `n_layer` times `d_model`.
+    """
+    rounding = torch.finfo(torch.float32).eps
+    num_terms = config.n_layer * config.d_model
+    return SAFETY * rounding * math.sqrt(num_terms) * max(1.0, nats)
+
+
+def check_reader(path: Path, model: Gemma3Model, theirs, eot_id: int) -> None:
+    """Raise IntegrityError if `theirs`, read from what is to become `path`, computes other losses than `model`."""
+    agreement = compare_losses(model, theirs, eot_id)
+    if not agreement.is_close:
+        why = "the code in src/lm/model is not the Gemma 3 that readers have, and nothing was written"
+        remedy = "undo the change of that code (`git diff src/lm/model` shows it) and train again, or do not export"
+        raise IntegrityError(f"{path}: {agreement}: {why}; {remedy}")
+
+
+def build_with_transformers(model: Gemma3Model):
+    """Return a Gemma3ForCausalLM of the shape and the weights of a model."""
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    theirs = Gemma3ForCausalLM(Gemma3TextConfig(**hugging_face_config(model.config)))
+    # The head is the embedding, so that its name is missing.
+    theirs.load_state_dict(to_hugging_face(model.state_dict()), strict=False)
+    return theirs.eval()
+
+
+def open_with_transformers(folder: Path, **options):
+    """Return the Gemma3ForCausalLM of a folder in float32, without a word; code and pickled weights are not read."""
+    from transformers import Gemma3ForCausalLM
+
+    with _silent():
+        model = Gemma3ForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, **options
+        )
+    return model.eval()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Let transformers print neither progress nor warnings; an error still has its exception."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -5,7 +5,7 @@ from ruamel.yaml import YAML, YAMLError
 from lm.core.errors import UserError
 from lm.core.git import git
 from lm.core.params import read_yaml
-from tools.common.committed import Difference, differences
+from tools.common.lock import Difference, differences
 from tools.common.parameters import SELECTORS, flatten
 from tools.common.paths import PARAMS, PRESETS, SOURCES
 

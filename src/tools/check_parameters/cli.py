@@ -17,10 +17,10 @@ from pathlib import Path
 
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.messages import say
+from tools.check_parameters.changed_parameters import describe_difference_from_head
+from tools.check_parameters.former_metrics import delete_former_metrics
+from tools.check_parameters.lost_cache import outputs_of_lost_cache
 from tools.common.arguments import tool_parser
-from tools.common.changed_parameters import describe_difference_from_head
-from tools.common.former_metrics import delete_former_metrics
-from tools.common.lost_cache import outputs_of_lost_cache
 from tools.common.problems import find_all_problems
 
 SAID = Path(".dvc/tmp/differs_from_head")  # the process group and the line that it has printed

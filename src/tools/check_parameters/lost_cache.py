@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lm.core.params import read_yaml
-from tools.common.former_metrics import paths_of
+from tools.common.lock import paths_of
 from tools.common.paths import LOCK, PIPELINE
 
 OBJECTS = Path(".dvc/cache/files")
