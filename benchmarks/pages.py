@@ -55,7 +55,6 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "exact": bits.exact,
     "processors": bits.processors,
     "gpu-models": bits.gpu_models,
-    "judge": runs.judge,
     "parameters": parameters,
     "commands": commands,
     "order-rules": exact_order.order_rules,

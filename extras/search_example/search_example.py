@@ -3,7 +3,7 @@
     python src search_example extras/search_example/changes.txt
 
 Each line is one change, such as `train.peak_lr=0.012`. It is committed and judged against the commit before. What is
-not kept is undone by another commit, so that history keeps what was tried.
+not kept is undone by another commit, so that history keeps what was tried. If the machine fails, the search stops.
 """
 
 import argparse
@@ -11,12 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lm.core.errors import ParamsError, exit_with_status
+from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS
 from tools.common.parameters import comment_keeping_yaml
 
-ANSWERS = {0: "kept", 1: "rejected", 3: "undecided"}
+KEPT = 0
+ANSWERS = {KEPT: "kept", 1: "rejected", 2: "refused", 3: "undecided", 4: "refused", 6: "crashed"}
 
 
 def section_of(params: dict, change: str) -> tuple[dict, str, str]:
@@ -63,8 +64,11 @@ def main(argv: list[str]) -> None:
         change_parameter(change)
         git("commit", "--quiet", "--all", "--message", change)
         status = subprocess.run([sys.executable, "src", "judge", "HEAD~1", "--go-on"]).returncode
-        if status != 0:
+        if status not in ANSWERS:
+            remedy = "repair what is said above, and run `python src judge HEAD~1 --go-on`"
+            raise EnvironmentFailure(f"{change} is committed, and was not judged (status {status}); {remedy}")
+        if status != KEPT:
             git("revert", "--no-commit", "HEAD")
         git("add", "--all")
-        git("commit", "--quiet", "--allow-empty", "--message", f"{change}: {ANSWERS.get(status, 'failed')}")
-        print(f"{change}: {ANSWERS.get(status, 'failed')}", flush=True)
+        git("commit", "--quiet", "--allow-empty", "--message", f"{change}: {ANSWERS[status]}")
+        print(f"{change}: {ANSWERS[status]}", flush=True)

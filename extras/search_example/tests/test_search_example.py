@@ -1,7 +1,10 @@
 """search_example on real runs: a gain is kept, a lucky seed is refused, and what changes nothing is undone."""
 
+import contextlib
+
 import pytest
 
+from evidence.judge.night import only_judge
 from support.refusal import refused
 from support.workspace import Workspace
 
@@ -17,7 +20,8 @@ def test_a_planted_gain_is_kept_and_a_lucky_seed_and_noise_are_not(tmp_path):
     done = workspace.run("python", "src", "search_example", "changes.txt")
 
     answers = done.stdout.splitlines()
-    assert "train.seed=7: failed" in answers and "train.seed is 1 in" in done.stderr
+    assert "train.seed=7: refused" in answers
+    assert "train.seed is 1 in the base and 7 here" in done.stderr
     assert "train.peak_lr=0.03: kept" in answers
     assert "train.log_every_tokens=512: rejected" in answers
     values = [workspace.get(f"train.{name}") for name in ("seed", "peak_lr", "log_every_tokens")]
@@ -25,9 +29,23 @@ def test_a_planted_gain_is_kept_and_a_lucky_seed_and_noise_are_not(tmp_path):
     subjects = workspace.run("git", "log", "--format=%s").stdout.splitlines()
     assert subjects == [
         "train.log_every_tokens=512: rejected", "train.log_every_tokens=512", "train.peak_lr=0.03: kept",
-        "train.peak_lr=0.03", "train.seed=7: failed", "train.seed=7", "state",
+        "train.peak_lr=0.03", "train.seed=7: refused", "train.seed=7", "state",
     ]  # fmt: skip
     assert workspace.run("git", "status", "--porcelain").stdout == ""
+
+
+def test_a_machine_that_fails_stops_the_search_and_undoes_nothing(tmp_path):
+    """The first call of judge finds another one at work."""
+    workspace = Workspace(tmp_path)
+    workspace.commit()
+    (tmp_path / "changes.txt").write_text("train.peak_lr=0.03\ntrain.peak_lr=0.04\n")
+
+    with contextlib.chdir(tmp_path), only_judge():
+        done = workspace.run("python", "src", "search_example", "changes.txt", check=False)
+
+    refused(done.returncode, done.stderr, 5, "train.peak_lr=0.03 is committed, and was not judged (status 75)")
+    assert workspace.get("train.peak_lr") == 0.03
+    assert workspace.run("git", "log", "--format=%s").stdout.splitlines() == ["train.peak_lr=0.03", "state"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 
-from lm.core.errors import ParamsError, UserError, names_file
+from lm.core.errors import ParamsError, names_file
 
 Section = typing.TypeVar("Section")
 NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false", dict: "a mapping"}
@@ -49,18 +49,24 @@ def read_yaml(path: Path | str) -> dict:
     try:
         with names_file(path):
             text = Path(path).read_text(encoding="utf-8")
-        value = YAML(typ="safe").load(text)
     except FileNotFoundError:
         raise ParamsError(f"{path}: missing; run the command at the repository's root") from None
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path}: not valid YAML: {error}") from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, where: str) -> dict:
+    """Return the mapping in a text. Raise ParamsError, with `where` it is and the line, if it has none."""
+    try:
+        value = YAML(typ="safe").load(text)
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1
-        raise ParamsError(f"{path}: line {line}: {error.problem.split(' with ')[0]}; keep one of them") from None
-    except (OSError, UserError):
-        raise
+        raise ParamsError(f"{where}: line {line}: {error.problem.split(' with ')[0]}; keep one of them") from None
     except Exception as error:  # ruamel.yaml raises many types, also for a date or a depth that cannot be
-        raise ParamsError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise ParamsError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
-        raise ParamsError(f"{path}: the top level must be a mapping")
+        raise ParamsError(f"{where}: the top level must be a mapping")
     return value
 
 
