@@ -20,8 +20,8 @@ from lm.core.params import read_yaml
 from lm.tokens.tokenfile import LOSSY, lossy_fractions
 from tools.common.arguments import tool_parser
 from tools.common.commands import environment_of_commands
-from tools.common.paths import AUDIT, DOCUMENT_LOSSES, PARAMS, PIPELINE, TRAIN_METRICS, VALIDATION_SIDECAR
 from tools.common.parameters import comment_keeping_yaml
+from tools.common.paths import AUDIT, DOCUMENT_LOSSES, PARAMS, PIPELINE, TRAIN_METRICS, VALIDATION_SIDECAR
 from tools.judge.cli import OUTSIDE_GIT
 
 OF_ALL_SEEDS = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit")
