@@ -14,7 +14,7 @@ import torch._functorch.config
 import torch._inductor.config
 import triton
 from torch import fx
-from torch._inductor.compile_fx import compile_fx
+from torch._inductor import compile_fx
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime import triton_helpers, triton_heuristics
 from torch._subclasses import fake_tensor
@@ -24,6 +24,7 @@ from absent_gpu.device import CARDS, require
 
 REPLACED = (
     "torch._functorch.config:force_non_lazy_backward_lowering",
+    "torch._inductor.compile_fx:compile_fx",
     "torch._inductor.config:joint_graph_constant_folding",
     "torch._inductor.graph:GraphLowering._compile_to_module_lines",
     "torch._inductor.runtime.triton_helpers:set_driver_to_gpu",
@@ -60,24 +61,28 @@ class Compiler:
         torch._functorch.config.force_non_lazy_backward_lowering = True
         torch._inductor.config.joint_graph_constant_folding = False  # it would compute the constants on the GPU
 
+        compile_graph = compile_fx.compile_fx
         load = GraphLowering._compile_to_module_lines
 
-        def count_and_load(lowering, code):
+        def compile_and_return_graph(graph: fx.GraphModule, inputs: list, config_patches: dict, **options):
+            """Compile a graph of Dynamo's and its gradient; return the graph itself, which runs on fakes."""
+            examples = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+            with fake_tensor.unset_fake_temporarily(), torch._inductor.config.patch(config_patches):
+                compile_graph(graph, examples)
+            return graph.forward
+
+        def count_and_load(lowering: GraphLowering, code):
+            """Count the launches of a graph before its code is loaded."""
             self.graphs.append(counts_of_graph(lowering, code.value))
             return load(lowering, code)
 
         def compile_configurations(tuner, *arguments, **options):
+            """Compile a kernel, and load nothing."""
             self.compile_configurations(tuner)
 
+        compile_fx.compile_fx = compile_and_return_graph
         GraphLowering._compile_to_module_lines = count_and_load
         triton_heuristics.CachingAutotuner.precompile = compile_configurations
-
-    def backend(self, graph: fx.GraphModule, inputs: list, options: dict | None = None):
-        """Compile a graph of Dynamo's and its gradient; return the graph itself, which runs on fakes."""
-        examples = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
-        with fake_tensor.unset_fake_temporarily(), torch._inductor.config.patch(options or {}):
-            compile_fx(graph, examples)
-        return graph.forward
 
     def compile_configurations(self, tuner: triton_heuristics.CachingAutotuner) -> None:
         """Compile each configuration of a kernel, among which a GPU would choose by time."""

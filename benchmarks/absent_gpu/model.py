@@ -49,7 +49,7 @@ def compile_passes(capability: int, preset: str) -> None:
         with FakeTensorMode(allow_non_fake_inputs=True):
             model = build_model(preset, size.vocab_size)
             model.document_start_id = 0 if keeps_to_document else None
-            model.compile(backend=compiler.backend, fullgraph=True)
+            model.compile(fullgraph=True)
             ids = torch.zeros(size.batch_size, size.seq_len, dtype=torch.int64, device="cuda")
 
             with torch.autocast("cuda", torch.bfloat16):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 RECOMPILE_LIMIT = 64  # graphs of one function; the default of torch is 8
+# With its defaults, torch's compiler writes terms of a norm's gradient to memory in float32 and reads them again.
+GPU_COMPILER_OPTIONS = {"realize_reads_threshold": 12, "realize_opcount_threshold": 100}
 MAX_LOGITS = 512 * 262_144  # logits in memory at a time in the loss: 256 MiB in bfloat16; a GPU may hold more
 
 
@@ -339,13 +341,14 @@ class Gemma3Model(Layer):
         """Return of how many rows of h (N, C) the loss keeps the logits in memory at a time."""
         is_fast_on_gpu = self.numerics == "fast" and is_gpu(h.device)
         if self.max_logits is None:
-            free = kernels.most_logits(h.device, kernels.compute_dtype(h)) if is_fast_on_gpu else 0
-            self.max_logits = max(MAX_LOGITS, free)
+            self.max_logits = MAX_LOGITS
+            if is_fast_on_gpu:
+                free = kernels.most_logits(h.device, kernels.compute_dtype(h), self.is_compiled)
+                self.max_logits = max(MAX_LOGITS, free)
         most_rows = max(1, self.max_logits // self.config.vocab_size)
         if not is_fast_on_gpu:
             return most_rows
-        num_chunks = -(-len(h) // most_rows)
-        return -(-len(h) // num_chunks)  # equal chunks: one compiled graph
+        return rows_of_equal_chunks(len(h), most_rows)
 
     def compile(self, **options) -> None:
         """Compile each block, the last norm, and the softmax of the loss.
@@ -359,11 +362,26 @@ class Gemma3Model(Layer):
         # would slow training down. Past the limit, a block would run without its graph.
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         self.is_compiled = True
+        options["dynamic"] = False
+        if is_gpu(self.device) and "backend" not in options:
+            options["options"] = GPU_COMPILER_OPTIONS
         for layer in self.layers:
-            layer.compile(dynamic=False, **options)
-        self.norm.compile(dynamic=False, **options)
+            layer.compile(**options)
+        self.norm.compile(**options)
         softmax_less_targets = torch.compile(kernels.fused_nats_and_gradient_, **options)
         self.cross_entropy = functools.partial(kernels.cross_entropy, softmax_less_targets=softmax_less_targets)
+
+
+def rows_of_equal_chunks(num_rows: int, most_rows: int) -> int:
+    """Return the size of the fewest equal chunks of at most `most_rows` rows, so that one compiled graph serves all.
+
+    If that takes twice as many chunks as unequal ones or more, the last chunk is smaller.
+    """
+    fewest_chunks = -(-num_rows // most_rows)
+    for num_chunks in range(fewest_chunks, 2 * fewest_chunks):
+        if num_rows % num_chunks == 0:
+            return num_rows // num_chunks
+    return -(-num_rows // fewest_chunks)
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:

@@ -5,7 +5,7 @@ lm.exact.functions has the same functions in exact numerics. Legend as in lm.mod
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ FLEX_FROM = 128  # tokens, a block of FlexAttention; for fewer, torch would choo
 # Wider heads need more shared memory than most GPUs have (github.com/pytorch/pytorch, #198224); an H100 has 227 KiB.
 FLEX_HEAD_DIM = 128
 FLEX_SHARED_BYTES = 200 * 1024
+# Compiled for an H100, the backward pass for heads of 256 spills 1,688 bytes of each thread from registers to memory,
+# and with these 8 warps instead of 4 it spills 312 (not measured).
+WIDE_HEAD_OPTIONS: Any = {"bwd_num_warps": 8}
 SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
 # The loss may fill this fraction of the GPU memory that is free in the first step, before the optimizers have moments.
 LOGITS_FRACTION = 1 / 8
@@ -118,17 +121,46 @@ def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: in
 
 def block_mask(documents: Tensor, window: int) -> "BlockMask":
     """Return the mask of `dense_mask` for FlexAttention, which skips blocks of 128 tokens that see none of another."""
-    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import BlockMask
 
-    B, T = documents.shape
+    T = documents.shape[1]
+    device = documents.device
     document_begin = torch.searchsorted(documents, documents)  # the first position with the same number
-    position = torch.arange(T, device=documents.device)
+    position = torch.arange(T, device=device)
     first_seen = torch.maximum(document_begin, position - (window - 1))
 
     def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (first_seen[row, query] <= key) & (key <= query)
 
-    return create_block_mask(sees, B, None, T, T, device=documents.device)
+    # A later query never sees further back. So a block of queries sees keys of every block from the first that its
+    # first query sees to its own, and every key of an earlier block that its last query sees from its first key on.
+    num_blocks = -(-T // FLEX_FROM)
+    key_block = torch.arange(num_blocks, device=device)  # (N,)
+    own_block = key_block[:, None]  # (N, 1), of the queries
+    first_query = own_block * FLEX_FROM
+    last_query = first_query + (FLEX_FROM - 1)
+    seen_by_first = first_seen[:, first_query]  # (B, N, 1)
+    seen_by_last = first_seen[:, last_query.clamp(max=T - 1)]
+    is_earlier = key_block < own_block  # (N, N)
+    is_full = is_earlier & (last_query < T) & (seen_by_last <= key_block * FLEX_FROM)  # (B, N, N)
+    is_seen = (seen_by_first // FLEX_FROM <= key_block) & (key_block <= own_block)
+    is_masked = is_seen & ~is_full
+    return BlockMask(
+        (T, T),
+        *block_lists(is_masked),
+        *block_lists(is_full),
+        *block_lists(is_masked.mT),
+        *block_lists(is_full.mT),
+        (FLEX_FROM, FLEX_FROM),
+        sees,
+    )
+
+
+def block_lists(is_listed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many blocks each row of (B, N, N) bool lists, (B, 1, N) int32, and which, first in (B, 1, N, N)."""
+    counts = is_listed.sum(-1, dtype=torch.int32)
+    listed_first = is_listed.int().argsort(dim=-1, descending=True, stable=True).int()
+    return counts[:, None], listed_first[:, None]
 
 
 def visible(T: int, S: int, window: int, device) -> Tensor:
@@ -187,7 +219,8 @@ def attend(
     if not isinstance(mask, Tensor | None):
         from torch.nn.attention.flex_attention import flex_attention
 
-        out = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K)
+        options = WIDE_HEAD_OPTIONS if q.shape[-1] > FLEX_HEAD_DIM else None
+        out = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K, kernel_options=options)
         assert isinstance(out, Tensor)  # it returns a tuple if more is asked of it
         return out
     if takes_products(q, S):
@@ -251,12 +284,14 @@ def fused_nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
     return nats
 
 
-def most_logits(device: torch.device, dtype: torch.dtype) -> int:
-    """Return how many logits of this dtype LOGITS_FRACTION of a GPU's free memory holds, with float32 beside each.
+def most_logits(device: torch.device, dtype: torch.dtype, is_compiled: bool) -> int:
+    """Return how many logits of this dtype LOGITS_FRACTION of a GPU's free memory holds; at most MOST_GPU_LOGITS.
 
-    At most MOST_GPU_LOGITS.
+    Beside each, the softmax has a number in float32 if it is not compiled.
     """
-    bytes_per_logit = dtype.itemsize + torch.float32.itemsize
+    bytes_per_logit = dtype.itemsize
+    if not is_compiled:
+        bytes_per_logit += torch.float32.itemsize
     return min(MOST_GPU_LOGITS, int(LOGITS_FRACTION * free_bytes(device)) // bytes_per_logit)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask
 
 from lm.model import kernels
 from lm.model.gemma3 import Gemma3Model, ModelConfig
@@ -171,13 +172,17 @@ def test_a_block_mask_lets_the_same_scores_through_as_a_dense_mask(length, windo
     assert torch.equal(computed_blocks(mask) & is_seen_in_its_block, wanted)
 
 
-def test_a_block_mask_skips_what_the_window_hides():
-    documents = torch.zeros(2, 512, dtype=torch.int64)
+@pytest.mark.parametrize("length", [60, 512, 1000])
+@pytest.mark.parametrize("window", [8, 128, 129, 300, 2000])
+def test_a_block_mask_skips_and_masks_the_blocks_that_torch_finds_score_by_score(length, window):
+    documents = document_numbers(draw_windows(length, [[], [20, 59], [3]]), EOT)
 
-    mask = block_mask(documents, window=8)
+    mask = block_mask(documents, window)
 
-    num_blocks = computed_blocks(mask).sum() / mask.BLOCK_SIZE[0] ** 2
-    assert num_blocks == 2 * 7, "four blocks on the diagonal, three next to them"
+    wanted = create_block_mask(mask.mask_mod, 3, None, length, length, device="cpu")
+    for name in ("kv", "full_kv", "q", "full_q"):
+        for numbers in (f"{name}_num_blocks", f"{name}_indices"):
+            assert torch.equal(getattr(mask, numbers), getattr(wanted, numbers)), numbers
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lm.core.params import read_yaml
 from lm.model import kernels
 from lm.model.config import ModelConfig, ModelParams
-from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token
+from lm.model.gemma3 import Gemma3Model, count_parameters, flops_per_token, rows_of_equal_chunks
 from lm.model.kernels import attend, cross_entropy, visible
 from lm.model.score import token_losses, token_nats
 from support import ROOT
@@ -435,15 +435,16 @@ class Rows:
 
 
 @pytest.mark.parametrize(
-    ("unallocated_gib", "wanted_rows"),
+    ("is_compiled", "unallocated_gib", "wanted_rows"),
     [
         # An eighth of 64 GiB holds 5,461 rows, in bfloat16 and in float32: three chunks would need one row more.
-        pytest.param(60, 4096, id="four equal chunks"),
-        pytest.param(0, 512, id="as many as on a CPU"),
-        pytest.param(900, 5462, id="fewer than 2**31 logits"),
+        pytest.param(False, 60, 4096, id="four equal chunks"),
+        pytest.param(True, 20, 4096, id="in bfloat16 alone, from an eighth of 24 GiB"),
+        pytest.param(False, 0, 512, id="as many as on a CPU"),
+        pytest.param(False, 900, 4096, id="fewer than 2**31 logits: three chunks would differ by a row"),
     ],
 )
-def test_the_loss_takes_chunks_as_large_as_a_gpu_has_room_for(monkeypatch, unallocated_gib, wanted_rows):
+def test_the_loss_takes_chunks_as_large_as_a_gpu_has_room_for(monkeypatch, is_compiled, unallocated_gib, wanted_rows):
     """It asks once: in the first step. Torch has 4 GiB in its cache."""
     reports = iter([unallocated_gib])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(reports) * GIB, 80 * GIB))
@@ -451,8 +452,21 @@ def test_the_loss_takes_chunks_as_large_as_a_gpu_has_room_for(monkeypatch, unall
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 3 * GIB)
     with FakeTensorMode():  # without memory for the weights
         model = Gemma3Model(dataclasses.replace(TINY, vocab_size=2**18))
+    model.is_compiled = is_compiled
 
     assert [model.loss_rows(Rows()) for _ in range(2)] == [wanted_rows, wanted_rows]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "most_rows", "wanted_rows"),
+    [
+        pytest.param(32_768, 11_000, 8192, id="a chunk more, which are equal"),
+        pytest.param(90, 100, 90, id="one chunk"),
+        pytest.param(101, 50, 34, id="a prime number: the last one is smaller"),
+    ],
+)
+def test_chunks_of_the_loss_are_equal_if_that_takes_fewer_than_twice_as_many(num_rows, most_rows, wanted_rows):
+    assert rows_of_equal_chunks(num_rows, most_rows) == wanted_rows
 
 
 class OnGPU(Tensor):
