@@ -20,6 +20,7 @@ A model that would begin after 400 s is left out. Writes gpu.json into the folde
 
 import argparse
 import dataclasses
+import gc
 import importlib
 import math
 import time
@@ -320,6 +321,7 @@ def main() -> None:
         print(measured, flush=True)
         found[section].append(measured)
         write_json(args.out / "gpu.json", found)
+        gc.collect()  # a compiled model is part of reference cycles
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)

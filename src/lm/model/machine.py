@@ -232,8 +232,12 @@ def memory_left(folder: Path) -> int | None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True if the error is a failed allocation; torch raises a plain RuntimeError on CPUs."""
-    words = ("allocate memory", "bad_alloc")
+    """Return True if the error is a failed allocation, which torch names in several ways.
+
+    It raises a plain RuntimeError on CPUs, and for a driver or a library of a GPU. Its compiler wraps the error in
+    another one, and keeps the message.
+    """
+    words = ("allocate memory", "bad_alloc", "out of memory", "STATUS_ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(each in str(error) for each in words)
 
 
@@ -258,7 +262,7 @@ def synchronize(device: torch.device) -> None:
 def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:
     """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
     size = size or PEAK_SIZES[device.type]
-    a = torch.ones(size, size, dtype=dtype, device=device)
+    a = torch.empty(size, size, device=device).normal_(generator=torch.Generator(device).manual_seed(1)).to(dtype)
     products = torch.empty_like(a)
     best = math.inf
     count = 1

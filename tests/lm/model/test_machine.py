@@ -85,6 +85,10 @@ def test_the_free_memory_of_the_machine_counts_if_no_limit_is_lower(tmp_path, li
     [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("backend='inductor' raised:\nOutOfMemoryError: CUDA out of memory. Tried to allocate"), True),
+        (RuntimeError("out of resource: shared memory"), False),
         (RuntimeError("shapes do not fit"), False),
     ],
 )
