@@ -168,14 +168,20 @@ class Muon(torch.optim.Optimizer):
 
     def _update_batch(self, shape: tuple[int, int], pairs: list[tuple[Tensor, Tensor]], group: dict) -> None:
         """Decay matrices of one shape (R, C), some of them transposed, and subtract their orthogonalized updates."""
-        matrices = [p for p, _ in pairs]
-        batch = torch.stack([update if update.shape == shape else update.mT for _, update in pairs])
-        size = group["lr"] * 0.2 * math.sqrt(max(shape))
-        changes = orthogonalize(batch, self.dtype, self.numerics).float() * size
-        changes_as_stored = []
-        for p, change in zip(matrices, changes, strict=True):
-            changes_as_stored.append(change if p.shape == shape else change.mT)
+        wide = [(p, update) for p, update in pairs if p.shape == shape]
+        tall = [(p, update) for p, update in pairs if p.shape != shape]
 
+        # The tall matrices are transposed together, so that a GPU takes few kernels.
+        batch = []
+        if wide:
+            batch.append(torch.stack([update for _, update in wide]))
+        if tall:
+            batch.append(torch.stack([update for _, update in tall]).mT)
+        size = group["lr"] * 0.2 * math.sqrt(max(shape))
+        changes = orthogonalize(torch.cat(batch), self.dtype, self.numerics).float() * size
+        changes_as_stored = [*changes[: len(wide)], *changes[len(wide) :].mT.contiguous()]
+
+        matrices = [p for p, _ in wide + tall]
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_sub_(matrices, changes_as_stored)
 

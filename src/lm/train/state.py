@@ -86,7 +86,7 @@ class TrainingState:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return a copy of the weights on the CPU, in model order."""
-        return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+        return {name: value.detach().to("cpu", copy=True) for name, value in self.model.state_dict().items()}
 
     def digest(self) -> str:
         """Return the `digest_of` this state on the main rank, "" on others."""
