@@ -54,6 +54,7 @@ PROGRAMS = {
     "first_hour": Result(f"{PAGE} first_hour", (*PIPELINE, "README.md")),
     "tutorial": Result(f"{PAGE} tutorial", (*PIPELINE, "docs/tutorial.md")),
     "judge": Result("python benchmarks/quality/judge.py", JUDGE),
+    "pairs": Result("python benchmarks/quality/pairs.py", (*RECORDS, "params.yaml")),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
     "compiled": Result("python benchmarks/speed/compiled.py", COMPILED),
 }
