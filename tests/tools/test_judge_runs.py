@@ -1,6 +1,7 @@
 """`python src judge`: what a candidate may not change, and a night of real runs that are scored by the base."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -8,18 +9,30 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from evidence.judge import night
 from evidence.judge.judgements import columns
-from evidence.judge.losses import read_losses
+from evidence.judge.losses import Losses, read_losses
 from evidence.judge.repository import commit_of_workspace, read_commit, reject_changed
 from lm.core.errors import IntegrityError
 from lm.core.params import read_yaml
 from support import ROOT
 from support.refusal import refused
 from support.workspace import Workspace
-from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, main
-from tools.judge.run import OF_A_SEED, OF_ALL_SEEDS, commands_of, reject_other_run
+from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, files_outside_git, main, reject_incomparable
+from tools.judge.run import (
+    OF_A_SEED,
+    OF_ALL_SEEDS,
+    commands_of,
+    copy_compiled_loops,
+    reject_other_run,
+    set_parameters,
+    write_losses,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +43,7 @@ def repository(tmp_path_factory) -> Workspace:
     workspace.commit("The base")
     workspace.change(**{"train.weight_decay": 0.2})
     workspace.commit("More decay")
+    workspace.run("git", "tag", "start")
     return workspace
 
 
@@ -37,7 +51,7 @@ def repository(tmp_path_factory) -> Workspace:
 def workspace(repository, monkeypatch) -> Workspace:
     """The same, as it was committed, as the working directory."""
     monkeypatch.chdir(repository.folder)
-    repository.run("git", "reset", "--quiet", "--hard")
+    repository.run("git", "reset", "--quiet", "--hard", "start")
     repository.run("git", "clean", "--quiet", "-fd")
     return repository
 
@@ -121,7 +135,144 @@ def test_parameters_that_are_no_gain_of_training_are_refused(workspace, capsys, 
     assert said in document["reason"]
 
 
+def test_another_length_counts_if_it_is_asked_for():
+    reject_incomparable({"train.max_tokens": 1}, {"train.max_tokens": 2}, any_budget=True)
+
+
+# What the command hands on.
+
+
+@pytest.fixture
+def made_up_losses(monkeypatch):
+    """Runs that take no time: the candidate is better by a little, and equal seeds are lucky together."""
+
+    def losses_of(runner, commit, seeds, is_base):
+        gain = 0.0 if is_base else 0.01
+        found = []
+        for seed in seeds:
+            rng = np.random.default_rng([seed, is_base])
+            luck = np.sin(seed) + rng.normal(0, 0.001)
+            nats = 100 * (2 + luck + np.linspace(0, 0.1, 30) - gain * np.linspace(0, 2, 30))
+            found.append(Losses([str(i) for i in range(30)], nats, np.full(30, 100)))
+        return found
+
+    monkeypatch.setattr(night, "losses_of", losses_of)
+
+
+def test_seeds_count_from_that_of_the_parameters_and_further_ones_follow(workspace, made_up_losses, capsys):
+    workspace.change(**{"train.seed": 7})
+    workspace.commit("Another seed")
+    workspace.change(**{"train.weight_decay": 0.3})
+
+    assert main(["HEAD", "--go-on"]) == 0
+
+    text = Path("judgements.csv").read_text().splitlines()
+    rows = [dict(zip(columns(), line.split(","), strict=True)) for line in text[1:]]
+    assert [(row["first_seed"], row["seeds"], row["answer"]) for row in rows] == [
+        ("7", "2", "undecided"),
+        ("7", "5", "keep"),
+    ]
+    assert "better" in capsys.readouterr().out
+
+
+def test_options_reach_the_judgement_and_the_command_that_goes_on(workspace, made_up_losses, capsys):
+    workspace.change(**{"train.max_tokens": 20480})
+
+    first = main(["HEAD", "--any-budget"])
+    printed = capsys.readouterr().out
+    second = main(["HEAD", "--any-budget", "--seeds", "5", "--least-gain", "0.5", "--json"])
+    row = json.loads(capsys.readouterr().out)
+
+    assert first == 3
+    assert printed.rstrip().endswith("--seeds 5 --any-budget")
+    assert second == 1
+    assert (row["seeds"], row["least_gain"]) == (5, 0.5)
+
+
+def test_files_of_the_user_outside_git_decide_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("text/a/1.txt", "text/2.txt", "weights/model.json", "other.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(name)
+
+    params = {"local.path": "text", "train.init_from": "weights", "tokenizer.path": "missing", "data.source": "x"}
+
+    assert list(map(str, files_outside_git(params))) == ["text/2.txt", "text/a/1.txt", "weights/model.json"]
+
+
 # A run.
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch) -> Path:
+    """An empty worktree with the parameters, as the working directory; its repository is `repository`."""
+    folder = tmp_path / "worktree"
+    folder.mkdir()
+    (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_run_has_its_seed_and_the_folders_that_the_worktree_lacks(clone, tmp_path):
+    repository = tmp_path / "repository"
+    for folder in (repository / "data/local", repository / "data/init", clone / "data/init"):
+        folder.mkdir(parents=True)
+        (folder / "README.md").write_text("in Git")
+    (repository / "data/local/own.txt").write_text("not in Git")
+
+    set_parameters(5, repository)
+
+    params = read_yaml("params.yaml")
+    assert params["train"]["seed"] == 5
+    assert params["local"]["path"] == str(repository / "data/local")
+    assert params["train"]["init_from"] == "data/init"
+
+
+def test_parameters_that_are_as_they_must_be_are_not_written(clone):
+    path = clone / "params.yaml"
+    path.write_text(path.read_text() + "\n\n")
+    before = path.read_text()
+
+    set_parameters(1, clone)
+
+    assert path.read_text() == before
+
+
+def test_compiled_loops_are_taken_if_the_code_is_that_of_the_repository(clone, tmp_path):
+    repository = tmp_path / "repository"
+    for folder in (repository, clone):
+        (folder / "src/lm/exact/cpu").mkdir(parents=True)
+        (folder / "src/lm/exact/order.py").write_text("the order")
+        (folder / "src/lm/exact/cpu/norm.py").write_text("a loop")
+    compiled = Path("src/lm/exact/cpu/__pycache__/norm.nbi")
+    (repository / compiled.parent).mkdir()
+    (repository / compiled).write_text("machine code")
+    os.utime(repository / "src/lm/exact/cpu/norm.py", (1, 1))
+
+    (clone / "src/lm/exact/order.py").write_text("another order")
+    copy_compiled_loops(repository)
+    assert not compiled.exists()
+
+    (clone / "src/lm/exact/order.py").write_text("the order")
+    copy_compiled_loops(repository)
+    assert compiled.read_text() == "machine code"
+    assert (clone / "src/lm/exact/cpu/norm.py").stat().st_mtime == 1
+
+
+def test_losses_are_named_by_their_text(clone):
+    Path("data/processed_datasets").mkdir(parents=True)
+    Path("data/evaluation").mkdir()
+    sidecar = {"source": {"text_sha256": "0123456789abcdef0123"}}
+    Path("data/processed_datasets/validation.json").write_text(json.dumps(sidecar))
+    columns = {"document": [0, 1], "nats": [0.1, 2 / 3], "utf8_bytes": [3, 4], "tokens": [1, 1]}
+    pq.write_table(pa.table(columns), "data/evaluation/document_losses.parquet")
+
+    write_losses(Path("losses.csv"))
+
+    losses = read_losses(Path("losses.csv"))
+    assert losses.documents == ["0123456789abcdef/0", "0123456789abcdef/1"]
+    assert losses.nats.tolist() == [0.1, 2 / 3]
+    assert losses.utf8_bytes.tolist() == [3, 4]
 
 
 def test_each_command_of_the_pipeline_runs_once_and_data_is_made_once():
