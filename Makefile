@@ -12,7 +12,7 @@ PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: all back help test test-slow test-numerics mutants torture reproduce prove report lint figures bench bench-gpu clean
+.PHONY: all back help table test test-slow test-numerics mutants torture reproduce prove report lint figures bench bench-gpu clean
 all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bits of the committed run
 	@# Of a name that selects no preset DVC would not say which there are.
 	@python src check_parameters
@@ -64,6 +64,12 @@ reproduce: .venv/ready ## Run the pipeline twice from scratch and compare the ou
 
 prove: .venv/ready ## Train a small run, about a minute, and compare its bits with the committed ones
 	python src prove
+
+# Columns that nobody compares, and scores that other columns hold in another unit.
+DROPPED = .*/|.*_loss|bpb_se|Created|Executor|sources|local|bytes|clean|contaminated|parameters|tokens_seen
+table: ## Print the finished experiments of this commit with what differs, and write all their columns: experiments.csv
+	@dvc exp show --csv --hide-queued > experiments.csv
+	@dvc exp show --no-pager --only-changed --hide-workspace --hide-queued --drop '$(DROPPED)'
 
 report: .venv/ready ## Write one page with curves, metrics, samples and provenance, also during a run: report.html
 	python src report

@@ -43,6 +43,16 @@ def read(path: Path) -> dict:
     return read_json(path) if path.exists() else {}
 
 
+def committed_curve(name: str) -> dict[str, list[float]]:
+    """Return the columns of the committed plots/NAME.csv, or {} if it is missing, damaged, or equal to the present."""
+    path = paths.PLOTS / f"{name}.csv"
+    try:
+        committed = plots.parse_csv(git("show", f"HEAD:./{path}") or "")
+    except (EnvironmentFailure, TypeError, ValueError):
+        return {}
+    return {} if committed == curve(name) else committed
+
+
 def curve(name: str) -> dict[str, list[float]]:
     """Return the columns of plots/NAME.csv, or {} if the file is missing or empty."""
     path = paths.PLOTS / f"{name}.csv"
@@ -144,8 +154,11 @@ def pictures(is_evaluated: bool) -> list[dict]:
     validation = curve("validation")
     pictures = []
     if train or validation:
-        png = plots.to_png(plots.training_figure(train, validation))
+        committed = committed_curve("training"), committed_curve("validation")
+        png = plots.to_png(plots.training_figure(train, validation, committed))
         caption = "Thin: mean between two log lines. Thick: smoothed. Dashed: the text that selects the best model."
+        if any(committed):
+            caption += " Grey: the committed run."
         pictures.append(("training", png, caption))
     if train:
         png = plots.to_png(plots.optimization_figure(train))

@@ -46,6 +46,10 @@ NOT_NUMBERS = ("checkpoint_digest",)
 LABEL_POINTS = 28  # height of a label of two lines
 MOST_LABEL_INCHES = 0.5  # width of a label of the x axis
 AXES_FRACTION = 0.8  # of a figure's width
+WHY_A_GAP = (
+    "Validation documents are not in the training text. Training windows come from documents of which\n"
+    "the run may have read other parts before, so their loss may be lower without overfitting."
+)
 
 
 def read_csv(path: Path) -> dict[str, list[float]]:
@@ -54,22 +58,26 @@ def read_csv(path: Path) -> dict[str, list[float]]:
     Raise IntegrityError if the file is missing or damaged.
     """
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
-        if reader.fieldnames is None:
-            raise ValueError("it is empty")
-        if not rows:
-            return {}
-        columns = {}
-        for name in rows[0]:
-            if name not in NOT_NUMBERS:
-                columns[name] = [float(row[name]) for row in rows]
-        return columns
+        return parse_csv(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IntegrityError(f"{path}: missing; run `dvc repro` to make it") from None
     except (TypeError, ValueError, csv.Error) as error:
         raise IntegrityError(f"{path}: not a table of numbers ({error}); run `dvc repro -f` to make it again") from None
+
+
+def parse_csv(text: str) -> dict[str, list[float]]:
+    """Return the columns of the text of such a file. Raise TypeError, ValueError or csv.Error if it is damaged."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    rows = list(reader)
+    if reader.fieldnames is None:
+        raise ValueError("it is empty")
+    if not rows:
+        return {}
+    columns = {}
+    for name in rows[0]:
+        if name not in NOT_NUMBERS:
+            columns[name] = [float(row[name]) for row in rows]
+    return columns
 
 
 @styled
@@ -78,8 +86,12 @@ def figure_of(
     size: tuple[float, float],
     heights: tuple[float, ...] | None = None,
     title: str = "",
+    note: str = "",
 ) -> Figure:
-    """Return a figure of `size` in inches: one panel per function on a common x axis, of relative `heights`."""
+    """Return a figure of `size` in inches: one panel per function on a common x axis, of relative `heights`.
+
+    title: above the panels. note: small, below them.
+    """
     figure = Figure(size, layout="constrained")
     grid = figure.subplots(len(draw_functions), 1, sharex=True, squeeze=False, height_ratios=heights)
     panels = grid[:, 0]
@@ -88,6 +100,8 @@ def figure_of(
         axes.label_outer()  # only the lowest panel keeps its x label
     if title:
         panels[0].set_title(title)
+    if note:
+        figure.supxlabel(note, fontsize=8, color=GREY)
     figure.align_ylabels()
     return figure
 
@@ -142,13 +156,17 @@ def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str,
         annotation_clip=False,
         fontweight="bold",
         fontsize=9,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},  # other lines may pass below it
     )
 
 
-def training_figure(train: dict, validation: dict) -> Figure:
-    """Return both losses against tokens seen, with what they show as the title."""
-    draw = functools.partial(draw_losses, train=train, validation=validation)
-    return figure_of(draw, size=(7.5, 3.9), title=training_title(validation))
+def training_figure(train: dict, validation: dict, committed: tuple[dict, dict] = ({}, {})) -> Figure:
+    """Return both losses against tokens seen, with what they show as the title.
+
+    committed: both curves of the committed run, which become thin grey lines.
+    """
+    draw = functools.partial(draw_losses, train=train, validation=validation, committed=committed)
+    return figure_of(draw, size=(7.5, 4.2), title=training_title(validation), note=WHY_A_GAP)
 
 
 def training_title(validation: dict) -> str:
@@ -171,24 +189,36 @@ def optimization_figure(train: dict) -> Figure:
 
 
 class _Curve(NamedTuple):
-    name: str
+    label: str
     x: list[float]
     y: list[float]
     color: str
 
 
-def draw_losses(axes: Axes, train: dict, validation: dict) -> None:
-    """Draw both losses against tokens."""
+def draw_losses(axes: Axes, train: dict, validation: dict, committed: tuple[dict, dict] = ({}, {})) -> None:
+    """Draw both losses against tokens; beside their ends, the numbers that metrics/train.json has."""
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+    # The committed run, below the others.
+    committed_train, committed_validation = committed
+    if committed_train:
+        axes.plot(committed_train["tokens"], smooth(committed_train["train_loss"]), color=GREY, linewidth=0.9)
+    if committed_validation:
+        x, y = committed_validation["tokens"], committed_validation["val_loss"]
+        axes.plot(x, y, color=GREY, linestyle="--", linewidth=0.9)
+
+    # This run.
     curves = []
     if train:
-        _draw_smoothed(axes, train["tokens"], train["train_loss"], BLUE)
-        curves.append(_Curve("training", train["tokens"], smooth(train["train_loss"]).tolist(), BLUE))
+        losses = train["train_loss"]
+        _draw_smoothed(axes, train["tokens"], losses, BLUE)
+        curves.append(_Curve(f"training\n{losses[-1]:.4f}", train["tokens"], losses, BLUE))
     if validation:
         tokens = validation["tokens"]
         losses = validation["val_loss"]
         axes.plot(tokens, losses, color=ORANGE, linestyle="--", marker="o", markersize=4)
-        curves.append(_Curve("validation", tokens, losses, ORANGE))
+        lowest = "" if min(losses) == losses[-1] else "lowest "
+        curves.append(_Curve(f"validation\n{lowest}{min(losses):.4f}", tokens, losses, ORANGE))
     axes.margins(y=0.1)
     scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
     axes.set(xlabel="tokens seen", ylabel="nats per token (log scale)")
@@ -196,7 +226,7 @@ def draw_losses(axes: Axes, train: dict, validation: dict) -> None:
 
 
 def _label_ends(axes: Axes, curves: list[_Curve]) -> None:
-    """Write name and value beside the last point of one or two curves; move labels that would overlap apart."""
+    """Write the label beside the last point of one or two curves; move labels that would overlap apart."""
     lower_first = sorted(curves, key=lambda curve: curve.y[-1])
     shifts = [0.0] * len(curves)
     if len(curves) == 2:
@@ -204,7 +234,7 @@ def _label_ends(axes: Axes, curves: list[_Curve]) -> None:
         overlap = max(0, LABEL_POINTS - (upper - lower))
         shifts = [-overlap / 2, overlap / 2]
     for curve, shift in zip(lower_first, shifts, strict=True):
-        label_end(axes, curve.x, curve.y, f"{curve.name}\n{curve.y[-1]:.3f}", curve.color, shift)
+        label_end(axes, curve.x, curve.y, curve.label, curve.color, shift)
 
 
 def _height_points(axes: Axes, x: float, y: float) -> float:

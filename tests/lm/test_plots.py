@@ -140,7 +140,7 @@ LONG_TRAIN = {
 }
 
 
-def test_losses_are_drawn_against_tokens_with_their_last_values():
+def test_losses_are_drawn_against_tokens_with_the_values_of_the_metrics():
     smoothed = smooth(LONG_TRAIN["train_loss"]).tolist()
 
     (axes,) = training_figure(LONG_TRAIN, VALIDATION).axes
@@ -151,7 +151,23 @@ def test_losses_are_drawn_against_tokens_with_their_last_values():
         (VALIDATION["tokens"], VALIDATION["val_loss"]),
     ]
     names = {text.get_text() for text in axes.texts}
-    assert names == {f"training\n{smoothed[-1]:.3f}", "validation\n3.010"}
+    assert names == {"training\n3.0500", "validation\n3.0100"}
+
+
+def test_the_lowest_validation_loss_is_named_if_it_is_not_the_last():
+    (axes,) = training_figure({}, {"tokens": TOKENS, "val_loss": [9.0, 3.01, 4.0]}).axes
+
+    assert [text.get_text() for text in axes.texts] == ["validation\nlowest 3.0100"]
+
+
+def test_the_committed_run_is_drawn_thin_below_this_one():
+    committed = {"tokens": [0.0, 2000.0], "val_loss": [9.0, 4.0]}
+
+    (axes,) = training_figure(TRAIN, VALIDATION, committed=(LONG_TRAIN, committed)).axes
+
+    smoothed = smooth(LONG_TRAIN["train_loss"]).tolist()
+    assert lines_of(axes)[:2] == [(LONG_X, smoothed), (committed["tokens"], committed["val_loss"])]
+    assert all(line.get_linewidth() < 1 for line in axes.lines[:2])
 
 
 def test_the_learning_rate_and_the_gradient_are_drawn_against_tokens():

@@ -208,6 +208,21 @@ def test_commands_have_a_user_name_also_where_the_system_knows_none(user, expect
     assert printed.strip() == expected
 
 
+def test_the_table_of_experiments_fits_a_terminal_and_its_file_has_all_columns(committed):
+    committed.change(**{"train.peak_lr": 0.5})
+    (committed.folder / "metrics/eval.json").write_text('{"bits_per_byte": 1.5}')
+    committed.run("dvc", "exp", "save", "--force", "--name", "a-name-of-some-length")
+
+    printed = committed.run("make", "table", COLUMNS="160").stdout
+
+    header = printed.splitlines()[1].split()
+    assert header == ["Experiment", "bits_per_byte", "train.peak_lr"]
+    assert "a-name-of-some-length" in printed
+    assert max(map(len, printed.splitlines())) <= 160
+    columns = (committed.folder / "experiments.csv").read_text().splitlines()[0].split(",")
+    assert {"val_loss", "train.seq_len"} <= set(columns)
+
+
 # `make`.
 
 MAKE = ("make", "--no-print-directory", "-o", ".venv/ready")

@@ -277,6 +277,26 @@ def test_dvc_lock_records_the_stages_of_dvc_yaml_and_no_others():
     assert lock["stages"].keys() == STAGES.keys()
 
 
+def test_every_chart_names_its_axes_and_no_curve_is_drawn_twice():
+    """DVC draws a CSV without them, in `dvc plots diff`, as its last column by row."""
+    pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    charts = []
+    for stage in STAGES.values():
+        for entry in stage.get("plots", []):
+            ((path, chart),) = entry.items()
+            if path.endswith(".csv"):
+                charts.append((path, chart["y"], chart))
+    for entry in pipeline["plots"]:
+        ((_, chart),) = entry.items()
+        charts += [(path, y, chart) for path, y in chart["y"].items()]
+
+    for _, _, chart in charts:
+        assert {"x", "x_label", "y_label"} <= chart.keys()
+        assert "template" not in chart or (ROOT / ".dvc" / "plots" / f"{chart['template']}.json").exists()
+    curves = [(path, y) for path, y, _ in charts]
+    assert len(set(curves)) == len(curves)
+
+
 def test_no_output_switches_the_run_cache_off():
     """DVC stores no run of a stage with an uncached output that is neither a metric nor a plot."""
     for stage in STAGES.values():

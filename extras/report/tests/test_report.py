@@ -101,7 +101,7 @@ def test_the_same_run_gives_the_same_page(folder):
 
 def commit_run() -> None:
     """Commit the run in the working directory."""
-    for command in (["add", "dvc.lock", "metrics"], ["commit", "-q", "-m", "run"]):
+    for command in (["add", "dvc.lock", "metrics", "plots"], ["commit", "-q", "-m", "run"]):
         subprocess.run(["git", *command], check=True)
 
 
@@ -124,6 +124,7 @@ def test_the_committed_run_is_identical_to_itself(folder):
 
     assert headline(page) == "Bitwise identical to the committed run (all 19 outputs)."
     assert "committed this run" not in page.words
+    assert "Grey: the committed run." not in page.words
 
 
 def test_another_run_is_compared_with_the_committed_one(folder):
@@ -141,9 +142,12 @@ def test_another_run_is_compared_with_the_committed_one(folder):
     metrics = read_json("metrics/eval.json")
     metrics["bits_per_byte"] += 0.25
     write_json("metrics/eval.json", metrics)
+    curve = Path("plots/validation.csv")
+    curve.write_text("".join(curve.read_text().splitlines(keepends=True)[:-1]))
 
     page = made_page()
 
+    assert "Grey: the committed run." in page.words
     assert "1 of its parameters changed" in headline(page)
     assert "4 of 19 outputs differ" in headline(page)
     assert "train.peak_lr 0.0100 0.5000 0.4900" in page.words
