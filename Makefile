@@ -6,7 +6,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # DVC asks for the name of the user, which the users of a container may lack.
 USER ?= $(shell id -u)
 export USER
-PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
+# pip names each package, so that one sees that the installation goes on.
+PIP_INSTALL = -m pip install --disable-pip-version-check
 
 # Processes of the tests: half as many again as cores, for tests wait a third of their time.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
