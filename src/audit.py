@@ -186,6 +186,7 @@ def main(argv: list[str]) -> None:
     for tokens in (train, validation):
         check_tokenizer(tokens, tokenizer.sha256)
 
+    say("comparing the documents and the n-grams of both splits")
     with output_lock(args.audit), atomic_folder(args.audit) as folder:
         # Compare the documents of both splits as text.
         train_digests = digest_documents(train_text, train.meta["documents"])

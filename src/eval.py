@@ -176,6 +176,7 @@ def main(argv: list[str]) -> None:
         documents = sum_by_document(losses, selected, token_bytes, validation.spans, utf8_bytes) | known
 
         # Draw samples, and measure how much of them is copied or repeated.
+        print(f"drawing {params.num_samples} samples of each of {len(prompts)} prompts", flush=True)
         samples = draw_samples(model, tokenizer, prompts, params)
         measures = measure(samples, train.ids)
         settings = f"Temperature {params.temperature}, top-k {params.top_k}, seeds from {params.seed} on."

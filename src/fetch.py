@@ -166,6 +166,8 @@ def main(argv: list[str]) -> None:
     # Keep the user's own text out of Git.
     reject_text_git_would_take(local_path)
 
+    say(f"fetching the text of {', '.join(chosen)}")
+
     # Fetch into temporary folders; data/raw appears when everything is there.
     with output_lock(args.raw), atomic_folder(args.raw) as folder, scratch_folder(args.raw) as fetched:
         found = {}

@@ -54,6 +54,8 @@ def main(argv: list[str]) -> None:
     name = read_section(PARAMS, "tokenizer.name", str)
     params = read_section(PRESETS, f"tokenizers.{name}", TokenizerParams)
 
+    say(f"making the tokenizer {name}")
+
     # Build the tokenizer in a temporary folder, which is renamed on success.
     with output_lock(args.tokenizer), atomic_folder(args.tokenizer) as folder:
         if isinstance(params, BpeParams):

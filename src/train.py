@@ -168,6 +168,8 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
         CheckpointWriter(run.folder, staying, device) as writer,
     ):
         # Show that losses do not depend on later tokens, and validate the initial weights.
+        if world.is_main:
+            say("checking the model; code that was not compiled on this machine yet is compiled first")
         check_causality(state.model, run.validation, params.seq_len, params.micro_batch_size, dtype)
         if not state.history.validation:
             validate(training, arguments, progress)

@@ -83,12 +83,12 @@ def test_the_stages_of_tokens_print_their_counts(tmp_path, monkeypatch, capsys):
 
     assert audit.main(AUDIT) == 0
     line = "1 of 3 validation documents are also in train; 45.7% of the validation tokens are in 13-grams of train\n"
-    assert capsys.readouterr().out == line
+    assert capsys.readouterr().out == f"comparing the documents and the n-grams of both splits\n{line}"
 
     # The pair "re" occurs twice; beside the bytes and end-of-text there is nothing more to learn.
     assert build_tokenizer("own") == 0
     out, err = capsys.readouterr()
-    assert out == "own: t, 258 entries, uint16\n"
+    assert out == "making the tokenizer t\nown: t, 258 entries, uint16\n"
     few = "the training slice has pairs for only 258 entries, tokenizers.*.vocab_size asks for 300"
     assert err == f"warning: presets.yaml: {few}; continuing with fewer\n"
 
