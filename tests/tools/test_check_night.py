@@ -21,6 +21,7 @@ def repository(tmp_path_factory) -> Workspace:
     workspace.commit("The base")
     workspace.change(**{"train.peak_lr": 0.03})
     workspace.commit("A higher learning rate")
+    workspace.run("git", "tag", "start")
     return workspace
 
 
@@ -28,24 +29,25 @@ def repository(tmp_path_factory) -> Workspace:
 def workspace(repository, monkeypatch) -> Workspace:
     """The same, as it was committed, as the working directory."""
     monkeypatch.chdir(repository.folder)
-    repository.run("git", "reset", "--quiet", "--hard", "main")
+    repository.run("git", "reset", "--quiet", "--hard", "start")
     repository.run("git", "clean", "--quiet", "-fd")
     return repository
 
 
 @pytest.mark.slow
-def test_a_gain_is_confirmed_by_text_that_no_stage_reads(workspace):
-    """A variable of the shell that would break every run is not passed on."""
+def test_a_gain_is_confirmed_by_text_that_no_stage_reads(workspace, tmp_path):
+    """A variable of the shell, by which each run would import another torch, is not passed on."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('a forged torch')\n")
     command = ["python", "src", "check_night", "HEAD~1", "--seeds", "2", "--bytes", "500"]
 
-    done = workspace.run(*command, check=False, PYTHONHASHSEED="no number")
+    done = workspace.run(*command, check=False, PYTHONPATH=str(tmp_path))
 
     assert done.returncode == 0, done.stderr
     assert re.search(r"test: \d\.\d{4} \(base\) → \d\.\d{4} \(HEAD\) bits per byte: better", done.stdout)
     assert re.search(r"500 bytes of this text came back from \d+: \d\.\d{4} bits per byte", done.stdout)
     looks = (workspace.folder / "test_reads.csv").read_text().splitlines()[1:]
     assert len(looks) == 4
-    commits = workspace.run("git", "log", "--format=%H", "main").stdout.split()
+    commits = workspace.run("git", "log", "--format=%H", "start").stdout.split()
     assert {look.split(",")[0] for look in looks} == set(commits[:2])
 
 
@@ -78,6 +80,10 @@ def test_what_is_not_committed_is_not_checked(workspace, capsys):
     workspace.change(**{"train.peak_lr": 0.02})
 
     refused(main(["HEAD~1"]), capsys.readouterr().err, 2, "the files differ from HEAD")
+
+
+def test_a_night_that_changed_nothing_is_refused(workspace, capsys):
+    refused(main(["HEAD"]), capsys.readouterr().err, 2, "nothing differs between HEAD and HEAD")
 
 
 def test_a_changed_evaluation_is_refused(workspace, capsys):

@@ -71,6 +71,8 @@ def read_commits(base: str) -> tuple[Commit, Commit]:
     head = read_commit("HEAD", DECIDES_NOTHING)
     if commit_of_workspace(DECIDES_NOTHING).tree != head.tree:
         raise ParamsError("the files differ from HEAD, which is what is checked; commit or undo the changes")
+    if first.tree == head.tree:
+        raise ParamsError(f"nothing differs between {base} and HEAD; name the commit with which the night began")
     reject_changed(first, head, MAY_CHANGE, SCORES)
     return first, head
 
