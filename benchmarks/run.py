@@ -54,7 +54,10 @@ PROGRAMS = {
     "first_hour": Result(f"{PAGE} first_hour", (*PIPELINE, "README.md")),
     "tutorial": Result(f"{PAGE} tutorial", (*PIPELINE, "docs/tutorial.md")),
     "judge": Result("python benchmarks/quality/judge.py", JUDGE),
-    "pairs": Result("python benchmarks/quality/pairs.py", (*RECORDS, "params.yaml")),
+    "pairs": Result(
+        "python benchmarks/quality/pairs.py",
+        (*RECORDS, "params.yaml", *(f"benchmarks/results/{name}.json" for name in ("seed_2", "seed_3", "seed_4"))),
+    ),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
     "compiled": Result("python benchmarks/speed/compiled.py", COMPILED),
 }
