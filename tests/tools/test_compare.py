@@ -17,6 +17,7 @@ from support.made_up_runs import NUM_DOCUMENTS, SOURCES, run, score_of, seeds_of
 from support.markdown import rows_of
 from tools.common.runs import Run
 from tools.compare.answer import MOST_LINES, groups_to_extend, summary
+from tools.compare.cite import Origin, citation
 from tools.compare.notes import notes_of
 from tools.compare.report import report
 
@@ -42,6 +43,33 @@ def line_of(text: str, start: str) -> str:
 def summary_of(*runs: Run, commands=(), **options) -> list[str]:
     """Return the lines that the terminal shows."""
     return summary(compare_runs(runs, Options(resamples=999, **options)), list(commands), unfinished="")
+
+
+# To quote.
+
+
+def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
+    found = compare_runs([*seeds_of("a", (1, 2, 3)), *seeds_of("b", (4, 5, 6), 0.05, WIDER)], Options(resamples=999))
+    comparison = found.corrected[0]
+
+    text = "\n".join(citation(found, Origin("headers", "c0ffee" * 11, "abcdef")))
+
+    over_documents = f"{comparison.documents.low:+.4f} to {comparison.documents.high:+.4f}"
+    over_seeds = f"{comparison.seeds.low:+.4f} to {comparison.seeds.high:+.4f}"
+    said = line_of(text, "On 40 validation documents")
+    assert f"a difference of {comparison.documents.value:+.4f}." in said
+    assert f"95 % interval over documents is {over_documents}, and" in said
+    assert f"over seeds {over_seeds} (3 and 3 seeds). Differs: p (none) → 1." in said
+    assert "SHA-256 c0ffeec0ffee. Code and parameters: commit abcdef." in line_of(text, "Table: ")
+    baseline, other = [row for row in rows_of(text) if row[1] == "3"]
+    assert baseline[3:] == ["–"] * 4
+    assert other[4:6] == [over_documents, over_seeds]
+
+
+def test_a_run_beside_itself_is_not_cited():
+    same = compare_runs([run("a"), run("b")], Options(resamples=999))
+
+    assert citation(same, Origin("headers", "c0ffee", "abcdef")) == []
 
 
 # Verdicts.

@@ -330,10 +330,12 @@ def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_se
     start = lines.index("To run the missing seeds:") + 1
     commands = lines[start : start + 4]
 
+    begin = commands[2]
+    assert re.fullmatch(re.escape(START) + r": about \d+ min of training here, one run after the other", begin)
     assert commands == [
         "dvc exp run --queue -n base-seeds -S 'train.seed=range(3,6)' -S presets.yaml:tokenizers.bpe.vocab_size=400",
         "dvc exp run --queue -n vocab-seeds -S 'train.seed=range(2,6)'",
-        START,
+        begin,
         "python src compare base seed2 vocab 'base-seeds-*' 'vocab-seeds-*'",
     ]
     for command in commands[:2]:

@@ -36,6 +36,7 @@ from evidence.runs import Run as AnyRun
 from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
+from lm.core.git import git
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import count, tool_parser
@@ -44,6 +45,7 @@ from tools.common.reports import previews
 from tools.common.runs import Revision, Run, experiment_names, is_pattern, matching, read_runs, unfinished
 from tools.common.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
 from tools.compare.answer import groups_to_extend, summary
+from tools.compare.cite import Origin, citation
 from tools.compare.record import SCHEMA, record
 from tools.compare.report import document_table, report
 
@@ -60,12 +62,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--documents", type=count, help="print as many documents that changed most (0; 10 of them in the report)"
     )
+    parser.add_argument("--cite", action="store_true", help="print a sentence and a table for a paper")
     add_options(parser)
     args = parser.parse_args(argv)
     reject_wrong_options(options_of(args))
     args.tables = [Path(name) for name in args.names if Path(name).suffix in SUFFIXES]
-    if args.tables and (args.out or args.documents is not None):
-        raise ParamsError("--out and --documents are for runs of this repository; leave them out with tables")
+    if args.tables and (args.out or args.cite or args.documents is not None):
+        raise ParamsError("--out, --documents and --cite are for runs of this repository; leave them out with tables")
     return args
 
 
@@ -128,11 +131,13 @@ def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[s
     taken = experiment_names() if sides else []
     commands = []
     names = []
+    seconds: list[float | None] = []  # of training, of each missing run
     for side in sides:
         seeds = missing_seeds(side.seeds)
         if not seeds:
             continue
         first = side.runs[0]
+        seconds += [first.train_seconds] * len(seeds)
         name = free_name(first.name, taken)
         taken.append(name)
         names.append(pattern_of(name, seeds))
@@ -140,7 +145,11 @@ def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[s
     if not commands:
         return []
     again = shlex.join(["python", "src", "compare", *given, *names])
-    return [*commands, START, again]
+    known = [each for each in seconds if each is not None]
+    duration = ""
+    if known == seconds:
+        duration = f": about {max(1, round(sum(known) / 60))} min of training here, one run after the other"
+    return [*commands, f"{START}{duration}", again]
 
 
 def write_files(
@@ -161,6 +170,13 @@ def write_files(
     write_text(args.out, "\n".join([*lines, ""]))
     write_rates(args.out.with_suffix(".csv"), found.groups)
     return shown
+
+
+def origin_of(revision: Revision) -> Origin:
+    """Return what was evaluated. Runs of other commits differ in code, which the comparison names."""
+    source = revision.read_json(VALIDATION_SIDECAR)["source"]
+    commit = git("rev-parse", "--short=12", "HEAD") or "unknown"
+    return Origin(source["name"], source["text_sha256"], commit)
 
 
 def read_tables_and_runs(args: argparse.Namespace) -> list[AnyRun]:
@@ -203,6 +219,8 @@ def compare_revisions(args: argparse.Namespace) -> int:
     else:
         waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
         lines = summary(found, commands, waiting)
+        if args.cite:
+            lines += ["", *citation(found, origin_of(revisions[0])), ""]
         if args.documents:
             for comparison in found.corrected:
                 lines += ["", *document_table(comparison, words, args.documents)]

@@ -1,0 +1,64 @@
+"""A comparison as a thesis or a paper quotes it: a sentence for each difference, and a table with its caption."""
+
+from typing import NamedTuple
+
+from evidence.answer import interval, seeds_text
+from evidence.comparison import Comparison
+from evidence.comparisons import Comparisons
+from evidence.differences import p_text
+from evidence.runs import Group
+from tools.common.reports import table
+from tools.common.runs import Run
+from tools.compare.answer import difference_line
+
+COLUMNS = ["run", "seeds", "bits per byte", "difference", "interval over documents", "interval over seeds", "p"]
+
+
+class Origin(NamedTuple):
+    """What the losses are of."""
+
+    source: str
+    text_sha256: str
+    commit: str
+
+
+def citation(found: Comparisons[Run], origin: Origin) -> list[str]:
+    """Return the lines to copy, as Markdown; [] if there is no other run than the baseline."""
+    comparisons = [each for each in found.corrected if not each.is_same_run]
+    if not comparisons:
+        return []
+    first = comparisons[0]
+    percent = f"{100 * found.confidence:g} %"
+    text = f"{len(first.sizes):,} validation documents ({int(first.sizes.sum()):,} bytes) of {origin.source}"
+    where = f"Text: SHA-256 {origin.text_sha256[:12]}. Code and parameters: commit {origin.commit}."
+    sentences = [sentence(each, percent, text) for each in comparisons]
+    rows = [row(first.a, None), *(row(each.b, each) for each in comparisons)]
+    several = f" p is after Holm's correction for {len(found.corrected)} comparisons." if found.corrected[1:] else ""
+    caption = (
+        f"Bits per byte on {text}; lower is better. Differences are to `{first.a.name}`. The {percent} intervals over "
+        "documents (smoothed studentized bootstrap) cover the choice of documents for these models, those over seeds "
+        f"(of pairs of equal seeds, or Welch 1947) the choice of seeds for these documents.{several} {where}"
+    )
+    return [*sentences, where, "", *table(COLUMNS, rows), "", f"Table: {caption}"]
+
+
+def sentence(comparison: Comparison[Run], percent: str, text: str) -> str:
+    """Return the difference with both intervals, and what differs."""
+    before, after = (float(side.scores.mean()) for side in (comparison.a, comparison.b))
+    return (
+        f"On {text}, `{comparison.a.name}` has {before:.4f} and `{comparison.b.name}` {after:.4f} bits per byte: a "
+        f"difference of {comparison.documents.value:+.4f}. Its {percent} interval over documents is "
+        f"{interval(comparison.documents)}, and over seeds {interval(comparison.seeds)} ({seeds_text(comparison)}). "
+        f"{difference_line(comparison)}"
+    )
+
+
+def row(group: Group[Run], comparison: Comparison[Run] | None) -> list[object]:
+    """Return the cells of COLUMNS; the baseline has no comparison."""
+    deviation = f" ± {group.scores.std(ddof=1):.4f}" if len(group.runs) > 1 else ""
+    cells = [group.name, len(group.runs), f"{group.scores.mean():.4f}{deviation}"]
+    if comparison is None:
+        return [*cells, "–", "–", "–", "–"]
+    p = "unknown" if comparison.deciding.p_value is None else p_text(comparison.deciding)
+    difference = f"{comparison.documents.value:+.4f}"
+    return [*cells, difference, interval(comparison.documents), interval(comparison.seeds), p]
