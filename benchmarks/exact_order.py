@@ -127,7 +127,7 @@ def described(name: str, functions) -> str:
 
 
 def python_block(source: str) -> str:
-    return f"```python parse\n{source.strip()}\n```"
+    return f"```python tested\n{source.strip()}\n```"
 
 
 def parts() -> list[str]:

@@ -1,7 +1,8 @@
 """README.md, docs/ and data/README.md: their code runs, and what they name exists.
 
-Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, `parse` blocks are parsed, and
-`output` blocks and graphs are written by benchmarks/pages.py. The `run` blocks of README.md run in one shell.
+Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, and `output` blocks and graphs
+are written by benchmarks/pages.py. The tag of any other block is the reason why it is only parsed here: see NOT_RUN.
+The `run` blocks of README.md run in one shell.
 Training takes long, so the `run` blocks of a page that trains run in order under make test-slow, and its other blocks
 here too.
 """
@@ -95,11 +96,30 @@ def workspace(tmp_path_factory, finished):
     return workspace
 
 
+NOT_RUN = {
+    "tested": "another test reads the block and runs it, or checks what it holds: TESTED_BY",
+    "trains": "it trains for minutes; the commands run on less text in other tests",
+    "names": "a reader puts names in, such as those of an experiment or an address",
+    "network": "it downloads packages or data, or needs a server",
+    "program": "it needs a program that is not a package of the environment, such as docker or ollama",
+    "cluster": "it needs several hosts or a scheduler",
+    "gpu": "it needs a GPU",
+    "fragment": "it is a piece of another program",
+}
+TESTED_BY = {
+    "docs/confirm.md": "tests/repository/test_remote.py",
+    "docs/data.md": "tests/repository/test_docs.py",
+    "docs/distributed.md": "tests/repository/test_jobs.py",
+    "docs/exact_order.md": "tests/lm/exact/test_order.py",
+    "docs/experiments.md": "tests/repository/test_dvc_commands.py",
+    "docs/resume.md": "tests/repository/test_dvc_commands.py",
+    "extras/lm_eval/README.md": "extras/lm_eval/tests/test_lm_eval.py",
+}
 TAGS = {
-    "bash": ("run", "slow", "parse"),
-    "python": ("run", "parse"),
+    "bash": ("run", "slow", *NOT_RUN),
+    "python": ("run", *NOT_RUN),
     "text": ("output",),
-    "yaml": ("parse",),
+    "yaml": (*NOT_RUN,),
     "mermaid": ("",),
 }
 
@@ -113,6 +133,13 @@ def test_every_block_has_a_tag_and_parses():
             assert yaml.safe_load(block.code), block.id
         elif block.language == "bash":
             subprocess.run(["bash", "-n"], input=block.code, text=True, check=True)
+
+
+def test_blocks_that_other_tests_run_name_the_test():
+    pages = {block.page for block in BLOCKS if block.tag == "tested"}
+
+    assert pages == TESTED_BY.keys()
+    assert all((ROOT / test).exists() for test in TESTED_BY.values())
 
 
 def run_block(workspace: Workspace, block: Block) -> None:

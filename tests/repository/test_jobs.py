@@ -13,7 +13,7 @@ from support.stages import STAGES, command_of
 from support.workspace import Workspace
 
 PAGE = (ROOT / "docs" / "distributed.md").read_text()
-SCRIPT = r"^```bash parse\n(#!/bin/bash\n#SBATCH --{first_option}.*?)^```"
+SCRIPT = r"^```bash tested\n(#!/bin/bash\n#SBATCH --{first_option}.*?)^```"
 (SLURM,) = re.findall(SCRIPT.format(first_option="nodes"), PAGE, re.M | re.S)
 (ARRAY,) = re.findall(SCRIPT.format(first_option="array"), PAGE, re.M | re.S)
 # The script of the stage train, and its arguments.

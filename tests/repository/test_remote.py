@@ -11,7 +11,7 @@ import pytest
 from support import ROOT
 from support.workspace import Workspace
 
-BLOCK = re.compile(r"^```bash parse\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(r"^```bash \w+\n(.*?)^```", re.M | re.S)
 OUTPUTS = (
     "data/raw",
     "data/tokenizer",

@@ -49,7 +49,7 @@ def write_tasks(folder: Path, texts: list[str]) -> list[dict]:
     """Write the two tasks that README.md shows, with data of these texts; return the questions about endings."""
     questions = questions_about([text for text in texts if text.count(" ") >= 20])
     folder.mkdir()
-    blocks = re.findall(r"```yaml parse\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = re.findall(r"```yaml tested\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     for number, block in enumerate(blocks):
         (folder / f"{number}.yaml").write_text(block, encoding="utf-8")
     write_lines(folder / "documents.jsonl", [{"text": text} for text in texts])
