@@ -3,9 +3,10 @@
 import re
 import statistics
 
+from evidence.answer import by_count
 from evidence.power import POWER, detectable_by_runs
 from fragments.text import machine, output, paragraph, read, table
-from harness import ROOT
+from harness import RESULTS, ROOT
 from lm.core.params import read_yaml
 
 OTHER_SEEDS = (2, 3, 4, 5)
@@ -89,16 +90,35 @@ def detectable() -> str:
     """docs/ablations.md: the difference that a number of seeds would show, with the noise of the default."""
     runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
     deviation = statistics.stdev(run["metrics"]["bits_per_byte"] for run in runs)
-
-    def shown(num_seeds: int) -> str:
-        return f"{detectable_by_runs(deviation, len(runs) - 1, num_seeds):.3f}"
-
-    return paragraph(
+    text = (
         f"**How many seeds?** The default has a standard deviation of {deviation:.3f} bits per byte over {len(runs)} "
-        f"seeds. With this noise, 2 seeds of each side show a true difference of {shown(2)} in about "
-        f"{100 * POWER:g} % of cases, 3 show {shown(3)}, 5 show {shown(5)}, 10 show {shown(10)}. `python src noise` "
-        f"computes this for your runs."
+        f"seeds. With this noise, independent runs show a true difference of "
+        f"{shown(deviation, len(runs) - 1, 'seeds of each side')} in about {100 * POWER:g} % of cases. "
     )
+    return paragraph(text + by_pairs() + "`python src noise` computes this for your runs.")
+
+
+def by_pairs() -> str:
+    """Return what pairs of equal seeds would show, with the median spread that small changes of the default have."""
+    if not (RESULTS / "pairs.json").exists():
+        return ""
+    found = read("pairs")
+    deviations = [each["sd_of_pairs"] for each in found["pairs"].values()]
+    median = statistics.median(deviations)
+    count = len(found["seeds"])
+    return (
+        f"The differences of equal seeds with {', '.join(f'`{name}`' for name in found['pairs'])} have standard "
+        f"deviations of {', '.join(f'{each:.4f}' for each in deviations)} over {count} pairs. With the median, pairs "
+        f"show {shown(median, count - 1, 'pairs', num_means=1)}. "
+    )
+
+
+def shown(deviation: float, degrees_of_freedom: int, unit: str, num_means: int = 2) -> str:
+    """Return the differences that some numbers of runs of each side would show."""
+    differences = {}
+    for count in (2, 3, 5, 10):
+        differences[count] = detectable_by_runs(deviation, degrees_of_freedom, count, num_means=num_means)
+    return by_count(differences, unit)
 
 
 def default_data() -> str:

@@ -51,7 +51,7 @@ def answer(comparison: Comparison, num_comparisons: int, confidence: float) -> s
     else:
         said = f"{model}`{b.name}` is {found} than {model}`{a.name}`"
         said = said[0].upper() + said[1:]
-    delta = f"{comparison.documents.value:+.4f} {comparison.measure.unit}"
+    delta = f"{comparison.deciding.value:+.4f} {comparison.measure.unit}"
     return f"{said}: {delta} ({100 * confidence:g} % interval {'; '.join(intervals)})."
 
 
@@ -77,7 +77,7 @@ def seeds_text(comparison: Comparison) -> str:
     of_a = len(comparison.a.runs)
     of_b = len(comparison.b.runs)
     if comparison.is_paired:
-        return f"{of_a} pairs of equal seeds"
+        return f"{min(of_a, of_b)} pairs of equal seeds"
     return "1 seed of each side" if of_a == of_b == 1 else f"{of_a} and {of_b} seeds"
 
 
@@ -105,11 +105,18 @@ def equivalence_sentence(comparison: Comparison, found: Equivalence) -> str:
 
 def power_line(comparison: Comparison, confidence: float) -> str:
     """Return what other numbers of seeds would show on one line, "" if it is unknown."""
-    detectable = detectable_by_seeds(comparison, confidence)
-    if not detectable:
+    is_of_pairs, differences = detectable_by_seeds(comparison, confidence)
+    if not differences:
         return ""
-    unit = "pairs of equal seeds" if comparison.is_paired else "seeds of each side"
-    first, *others = detectable.items()
+    assumed = "" if is_of_pairs else ", if seeds move both sides independently"
+    unit = "pairs of equal seeds" if is_of_pairs else "seeds of each side"
+    shown = f"Would be shown in about {100 * POWER:g} % of cases{assumed}"
+    return f"{shown}: a difference of {by_count(differences, unit)}."
+
+
+def by_count(differences: dict[int, float], unit: str) -> str:
+    """Return differences by the number of units that show them: "0.0123 with 2 seeds, 0.0071 with 3"."""
+    first, *others = differences.items()
     texts = [f"{first[1]:.4f} with {first[0]} {unit}"]
-    texts += [f"{difference:.4f} with {runs}" for runs, difference in others]
-    return f"Would be shown in about {100 * POWER:g} % of cases: a difference of {', '.join(texts)}."
+    texts += [f"{difference:.4f} with {count}" for count, difference in others]
+    return ", ".join(texts)

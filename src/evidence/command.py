@@ -95,10 +95,12 @@ def status_of(found: Comparisons, require: str | None) -> int:
 def noise(args: argparse.Namespace, runs: list[Run]) -> None:
     """Print the noise of each group."""
     reject_wrong_confidence(args.confidence)
+    groups = group_by_seed(runs)
+    scored = [[ScoredRun(run.name, run.seed, run.score) for run in group.runs] for group in groups]
     measured = []
-    for group in group_by_seed(runs):
-        scored = [ScoredRun(run.name, run.seed, run.score) for run in group.runs]
-        measured.append(measure_noise(group.name, scored, args.confidence, group.runs[0].measure))
+    for i, group in enumerate(groups):
+        others = scored[:i] + scored[i + 1 :]
+        measured.append(measure_noise(group.name, scored[i], others, args.confidence, group.runs[0].measure))
     if args.json:
         content = {"confidence": args.confidence, "configurations": [noise_record(each) for each in measured]}
         print_json(NOISE, content)

@@ -23,7 +23,7 @@ EQUIVALENT = "equivalent"
 NOT_EQUIVALENT = "not equivalent"
 NOT_DECIDED = "not decided"
 
-RUNS_OF_EACH_SIDE = (2, 3, 5, 10)
+SEEDS_OF_EACH_SIDE = (2, 3, 5, 10)
 
 
 class Comparison(NamedTuple, Generic[R]):
@@ -57,7 +57,7 @@ class Comparison(NamedTuple, Generic[R]):
     @property
     def is_paired(self) -> bool:
         """Return whether the interval over seeds is that of pairs of equal seeds."""
-        return self.basis == SEEDS and have_equal_seeds(self.a, self.b)
+        return self.basis == SEEDS and have_pairs(self.a, self.b)
 
     @property
     def num_means(self) -> int:
@@ -99,10 +99,12 @@ class Comparison(NamedTuple, Generic[R]):
         return np.argsort(-np.abs(self.changes), kind="stable")[:count]
 
 
-def have_equal_seeds(a: Group, b: Group) -> bool:
-    """Return whether each seed of one side, all of them known, is also one of the other side."""
+def have_pairs(a: Group, b: Group) -> bool:
+    """Return whether the seeds of one side, all of them known, are also seeds of the other side."""
     seeds_of_a = set(a.seeds)
-    return None not in seeds_of_a and seeds_of_a == set(b.seeds) and len(a.runs) == len(b.runs)
+    seeds_of_b = set(b.seeds)
+    are_known = None not in seeds_of_a | seeds_of_b
+    return are_known and (seeds_of_a <= seeds_of_b or seeds_of_b <= seeds_of_a)
 
 
 def compare_groups(a: Group[R], b: Group[R], seed: int, confidence: float, resamples: int) -> Comparison[R]:
@@ -129,15 +131,20 @@ def compare_groups(a: Group[R], b: Group[R], seed: int, confidence: float, resam
 
 
 def difference_over_seeds(a: Group, b: Group, confidence: float) -> Estimate:
-    """Return the difference of the scores: of pairs, if both sides have the same seeds, else of independent runs."""
-    if len(a.runs) > 1 and have_equal_seeds(a, b):
-        return paired(by_seed(a), by_seed(b), confidence)
+    """Return the difference of the scores: of pairs of equal seeds if there are any, else of independent runs.
+
+    With pairs, further seeds of one side do not count.
+    """
+    if min(len(a.runs), len(b.runs)) > 1 and have_pairs(a, b):
+        return paired(differences_of_pairs(a, b), confidence)
     return welch(a.scores, b.scores, confidence)
 
 
-def by_seed(group: Group) -> np.ndarray:
-    """Return the scores (runs,) in the order of the seeds."""
-    return group.scores[np.argsort(np.array(group.seeds))]
+def differences_of_pairs(a: Group, b: Group) -> np.ndarray:
+    """Return the difference of the scores for each seed that both sides have (pairs,)."""
+    score_of = dict(zip(a.seeds, a.scores, strict=True))
+    both = [run for run in b.runs if run.seed is not None and run.seed in score_of]
+    return np.array([run.score - score_of[run.seed] for run in both])
 
 
 def corrected(found: list[Comparison[R]]) -> list[Comparison[R]]:
@@ -155,23 +162,32 @@ def corrected(found: list[Comparison[R]]) -> list[Comparison[R]]:
     return changed
 
 
-def detectable_by_seeds(comparison: Comparison, confidence: float) -> dict[int, float]:
-    """Return runs of each side → the smallest difference that they would show; {} with fewer than LEAST_SEEDS seeds.
+class Detectable(NamedTuple):
+    """The smallest difference that some numbers of seeds would show."""
 
-    The noise is the deviation of the differences of pairs, or that over seeds, pooled over the sides with LEAST_SEEDS
-    or more.
+    is_of_pairs: bool  # of equal seeds, whose spread is known; otherwise of independent runs
+    differences: dict[int, float]  # seeds of each side → difference; {} if the noise is unknown
+
+
+def detectable_by_seeds(comparison: Comparison, confidence: float) -> Detectable:
+    """Return what other numbers of seeds would show; unknown with fewer than LEAST_SEEDS seeds.
+
+    The noise is the standard deviation of the differences of pairs, if LEAST_SEEDS or more are known. Otherwise it is
+    that over seeds, pooled over the sides with LEAST_SEEDS or more, as if seeds moved the sides independently.
     """
+    a = comparison.a
+    b = comparison.b
     if comparison.is_of_one_configuration:
-        return {}
-    if comparison.is_paired:
-        samples = [by_seed(comparison.b) - by_seed(comparison.a)]
-    else:
-        samples = [comparison.a.scores, comparison.b.scores]
-    noise, df = pooled_deviation([values for values in samples if len(values) >= LEAST_SEEDS])
+        return Detectable(False, {})
+    pairs = differences_of_pairs(a, b)
+    is_of_pairs = len(pairs) >= LEAST_SEEDS
+    samples = [pairs] if is_of_pairs else [side.scores for side in (a, b) if len(side.runs) >= LEAST_SEEDS]
+    noise, df = pooled_deviation(samples)
     if not noise:
-        return {}
-    num_means = comparison.num_means
-    return {runs: detectable_by_runs(noise, df, runs, confidence, num_means) for runs in RUNS_OF_EACH_SIDE}
+        return Detectable(is_of_pairs, {})
+    num_means = 1 if is_of_pairs else 2
+    differences = {seeds: detectable_by_runs(noise, df, seeds, confidence, num_means) for seeds in SEEDS_OF_EACH_SIDE}
+    return Detectable(is_of_pairs, differences)
 
 
 def pooled_deviation(samples: list[np.ndarray]) -> tuple[float, int]:

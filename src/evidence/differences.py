@@ -32,14 +32,13 @@ def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
     return _student_t(delta, math.sqrt(variance), df, confidence)
 
 
-def paired(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
-    """Return mean(b) - mean(a) of pairs (seeds,): position i of both sides has the same seed.
+def paired(differences: np.ndarray, confidence: float = 0.95) -> Estimate:
+    """Return the mean of the differences (pairs,) of two runs with the same seed.
 
-    Student's t of the differences, with one degree of freedom less than pairs. A seed fixes the initial weights and the
-    order of the batches, so the losses of a small change rise and fall with those of its baseline, and differences of
-    pairs spread less than those of independent runs. No interval with a single pair, or if all differences are equal.
+    Student's t, with one degree of freedom less than pairs. A seed fixes the initial weights and the order of the
+    batches, so the losses of a small change can rise and fall with those of its baseline, and differences of pairs then
+    spread less than those of independent runs. No interval with a single pair, or if all differences are equal.
     """
-    differences = b - a
     delta = float(differences.mean())
     if len(differences) < 2:
         return Estimate(delta)

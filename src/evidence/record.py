@@ -80,6 +80,7 @@ def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons:
     sources = []
     for name, estimate in alone.sources.items():
         sources.append({"name": name, **estimate_record(estimate, corrected.sources[name])})
+    detectable = detectable_by_seeds(corrected, confidence)
     seeds = {"of_baseline": len(a.runs), "of_candidate": len(b.runs), "are_pairs": corrected.is_paired}
     return {
         "baseline": a.name,
@@ -95,8 +96,8 @@ def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons:
         "seeds": seeds | of_seeds,
         "sources": sources,
         "detectable_by_seeds": [
-            {"seeds_of_each_side": runs, "difference": difference}
-            for runs, difference in detectable_by_seeds(corrected, confidence).items()
+            {"seeds_of_each_side": seeds, "difference": difference, "are_pairs": detectable.is_of_pairs}
+            for seeds, difference in detectable.differences.items()
         ],
         "warnings": [note._asdict() for note in notes_of(corrected)],
     }

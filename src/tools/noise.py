@@ -14,8 +14,8 @@ from evidence.json_output import print_json
 from evidence.noise import NOISE, Noise, ScoredRun, describe, measure_noise, noise_record
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
-from tools.common.paths import LOCK
-from tools.common.runs import WORKSPACE, KnownRuns, different_entries, find_known_runs, read_known_run
+from tools.common.paths import LOCK, VALIDATION
+from tools.common.runs import WORKSPACE, KnownRun, KnownRuns, different_entries, find_known_runs, read_known_run
 from tools.common.seeds import START, free_name, missing_seeds, queue_commands, settings_of
 
 SCHEMA = NOISE
@@ -23,6 +23,7 @@ OTHER_PARAMETERS = "other parameters"
 OTHER_INPUTS = "other code or data"
 SAME_SEED = "the same seed with another score"
 NO_RESULTS = "no finished run"
+VALIDATED = str(VALIDATION)  # the tokens that a run was scored on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,11 @@ def find_noise(name: str, known: KnownRuns, confidence: float) -> KnownNoise:
     # Count one run for each seed. One with the same seed and score is the same run in another place.
     runs = [reference]
     left_out: list[LeftOut] = []
+    others: dict[str, dict[int, ScoredRun]] = {}  # other configurations with the same validation text: seed → run
     for run in known.runs:
+        has_other_configuration = run.configuration != reference.configuration
+        if has_other_configuration and run.inputs.get(VALIDATED) == reference.inputs.get(VALIDATED):
+            others.setdefault(run.configuration, {}).setdefault(run.seed, scored(run))
         if run.parameters != reference.parameters:
             left_out.append(LeftOut(run.name, OTHER_PARAMETERS, []))
         elif run.configuration != reference.configuration:
@@ -68,16 +73,22 @@ def find_noise(name: str, known: KnownRuns, confidence: float) -> KnownNoise:
             left_out.append(LeftOut(run.name, SAME_SEED, []))
     left_out += [LeftOut(state, NO_RESULTS, []) for state in known.without_results]
     runs.sort(key=lambda run: run.seed)
-    scored = [ScoredRun(run.name, run.seed, run.bits_per_byte) for run in runs]
+    pairs = [list(by_seed.values()) for by_seed in others.values()]
+    noise = measure_noise(name, [scored(run) for run in runs], pairs, confidence)
 
     # Name the commands for the missing runs.
-    seeds = missing_seeds([run.seed for run in runs])
+    used = [run.seed for run in runs]
+    seeds = missing_seeds(used, [used])
     commands = []
     if seeds:
         experiment = free_name(name, known.experiment_names)
         commands = [*queue_commands(name, reference.params, reference.inputs, seeds, experiment), START]
     unlike_here = (settings_of(reference.params) or []) if name == WORKSPACE else []
-    return KnownNoise(measure_noise(name, scored, confidence), left_out, commands, unlike_here)
+    return KnownNoise(noise, left_out, commands, unlike_here)
+
+
+def scored(run: KnownRun) -> ScoredRun:
+    return ScoredRun(run.name, run.seed, run.bits_per_byte)
 
 
 def describe_known(known: KnownNoise, confidence: float) -> list[str]:

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from evidence.answer import answer, power_line
 from evidence.comparison import DOCUMENTS, SEEDS, Comparison, compare_groups, detectable_by_seeds, equivalence
 from evidence.differences import paired, welch
-from evidence.power import detectable_difference
+from evidence.power import detectable_by_runs, detectable_difference
 from evidence.runs import Group, LossRun, ScoreRun
 
 NUM_DOCUMENTS = 40
@@ -43,7 +44,23 @@ def test_equal_seeds_are_compared_as_pairs_whatever_their_order():
     assert found.verdict(found.deciding, 0.95) == "worse"
 
 
-@pytest.mark.parametrize("seeds", [(1, 2, 3, 5), (1, 2, 3), (None, None)])
+def test_further_seeds_of_one_side_have_no_pair_and_do_not_count():
+    of_three = {seed: score for seed, score in CHANGED.items() if seed != 4}
+
+    both_ways = [
+        compared(group("a", DEFAULT), group("bb", of_three)),
+        compared(group("a", {seed: DEFAULT[seed] for seed in of_three}), group("bb", of_three | {4: 9.0})),
+    ]
+
+    for found in both_ways:
+        assert found.is_paired
+        assert found.seeds.value == pytest.approx(np.mean([CHANGED[seed] - DEFAULT[seed] for seed in of_three]))
+        assert found.seeds.degrees_of_freedom == 2
+        assert f"{found.seeds.value:+.4f} bits per byte" in answer(found, 1, 0.95)
+        assert "over 3 pairs of equal seeds" in answer(found, 1, 0.95)
+
+
+@pytest.mark.parametrize("seeds", [(1, 2, 3, 5), (6, 7, 8), (None, None)])
 def test_other_or_unknown_seeds_are_independent_runs(seeds):
     changed = Group([group("bb", {seed: score}).runs[0] for seed, score in zip(seeds, CHANGED.values(), strict=False)])
 
@@ -54,8 +71,8 @@ def test_other_or_unknown_seeds_are_independent_runs(seeds):
 
 
 def test_one_pair_and_pairs_with_equal_differences_have_no_interval():
-    one = paired(np.array([1.0]), np.array([1.5]))
-    equal = paired(np.array([1.0, 2.0]), np.array([1.5, 2.5]))
+    one = paired(np.array([0.5]))
+    equal = paired(np.array([0.5, 0.5]))
 
     assert (one.value, one.se, one.low) == (0.5, None, None)
     assert (equal.value, equal.low) == (0.5, None)
@@ -66,9 +83,37 @@ def test_what_more_pairs_would_show_follows_from_the_spread_of_the_differences()
 
     detectable = detectable_by_seeds(found, 0.95)
 
-    same_number = paired(np.array([0.0, 0.0]), np.array([-1.0, 1.0]) * found.seeds.se * 2 / np.sqrt(2))
-    assert same_number.se == pytest.approx(found.seeds.se * np.sqrt(2))  # of two pairs instead of four
-    assert detectable[2] == pytest.approx(detectable_difference(same_number))
+    of_two = paired(np.array([-1.0, 1.0]) * found.seeds.se * 2 / np.sqrt(2))
+    assert of_two.se == pytest.approx(found.seeds.se * np.sqrt(2))  # of two pairs instead of four
+    assert detectable.is_of_pairs
+    assert detectable.differences[2] == pytest.approx(detectable_difference(of_two))
+
+
+def test_pairs_that_are_known_say_what_more_would_show_although_the_verdict_has_none():
+    """The sides share the seeds 1 to 3, and each has another one."""
+    a = group("a", DEFAULT)
+    b = group("bb", {seed + 4 * (seed == 4): score for seed, score in CHANGED.items()})
+    differences = [CHANGED[seed] - DEFAULT[seed] for seed in (1, 2, 3)]
+
+    found = compared(a, b)
+    detectable = detectable_by_seeds(found, 0.95)
+
+    assert not found.is_paired
+    assert detectable.is_of_pairs
+    assert detectable.differences[5] == pytest.approx(
+        detectable_by_runs(np.std(differences, ddof=1), 2, 5, num_means=1)
+    )
+
+
+def test_without_pairs_more_seeds_are_reckoned_as_independent():
+    found = compared(group("a", DEFAULT), group("bb", {8: 1.35, 9: 1.36}))
+
+    detectable = detectable_by_seeds(found, 0.95)
+
+    assert not detectable.is_of_pairs
+    deviation = np.std(list(DEFAULT.values()), ddof=1)  # that of the side with three seeds or more
+    assert detectable.differences[5] == pytest.approx(detectable_by_runs(deviation, 3, 5))
+    assert "if seeds move both sides independently" in power_line(found, 0.95)
 
 
 @pytest.mark.parametrize(

@@ -264,15 +264,31 @@ def test_a_table_of_what_more_seeds_could_show_has_the_noise_of_the_seeds_that_a
 
     noise = float(np.std([score_of(each) for each in b], ddof=1))
     differences = [detectable_by_runs(noise, 2, runs) for runs in (2, 3, 5, 10)]
-    header = rows.index(["seeds of each side", "2", "3", "5", "10"])
+    header = rows.index(["independent seeds of each side", "2", "3", "5", "10"])
     assert rows[header + 2][1:] == [f"{each:.4f}" for each in differences]
     assert any(f"{differences[0]:.4f} with 2 seeds of each side" in line for line in summary_of(*a, *b))
+
+
+def test_pairs_of_equal_seeds_are_called_so_everywhere():
+    a = seeds_of("a", (1, 2, 3))
+    b = seeds_of("b", (3, 2, 1), shift=0.01, params=WIDER)
+    noise = np.random.default_rng(1).normal(0, 0.0001, 3)
+    b = [replace(each, nats=each.nats * (1 + extra)) for each, extra in zip(b, noise, strict=True)]
+
+    text = report_of(*a, *b)
+    said = summary_of(*a, *b)
+
+    assert "over 3 pairs of equal seeds " in said[0]
+    assert any("with 2 pairs of equal seeds, " in line for line in said)
+    assert "| pairs of equal seeds " in text
+    assert "With 3 pairs of equal seeds, " in line_of(text, "- Seeds: ")
+    assert "(Student's t of pairs, 2.0 degrees of freedom)" in text
 
 
 def test_two_seeds_are_too_few_to_say_what_more_could_show():
     text = report_of(*seeds_of("a", (1, 2)), *seeds_of("b", (4, 5), params=WIDER))
 
-    assert "| seeds of each side" not in text
+    assert "| independent seeds of each side" not in text
     assert "needs about" not in line_of(text, "- Seeds: ")
 
 

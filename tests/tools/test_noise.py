@@ -36,6 +36,11 @@ def record_run(seed: int, bits_per_byte: float, *changes) -> None:
     change_lock(train_with(seed=seed), other_metrics, *changes)
 
 
+def other_validation(stages: dict) -> None:
+    """Evaluate on other tokens."""
+    entry_of(stages["eval"]["deps"], "data/processed_datasets/validation.bin")["md5"] = 32 * "0"
+
+
 def save_as_branch(workspace: Workspace, name: str) -> None:
     workspace.run("git", "switch", "-qc", name)
     workspace.run("git", "commit", "-qam", name)
@@ -177,6 +182,48 @@ def test_the_deviation_over_seeds_has_an_interval_and_says_what_runs_could_show(
     assert f"80 % interval {expected.low:.4f} to {expected.high:.4f}); the mean is {mean:.4f}" in text
 
 
+def test_pairs_of_equal_seeds_with_other_configurations_say_what_pairs_could_show(committed, capsys):
+    """Three other configurations: a small change, a large one, and one that changes nothing."""
+    own = {1: read_json(METRICS)["bits_per_byte"], 2: 2.25, 3: 2.5}
+    changes = {"small": [0.01, 0.02, 0.03], "large": [0.4, 0.1, 0.9], "none": [0, 0, 0]}
+    for i, (name, differences) in enumerate(changes.items()):
+        for seed, difference in zip(own, differences, strict=True):
+            make_branch(committed, f"{name}-{seed}", seed, own[seed] + difference, train_with(peak_lr=0.5 + i))
+    for seed in (2, 3):
+        make_branch(committed, f"own-{seed}", seed, own[seed])
+    other_text = [other_validation, train_with(peak_lr=0.1)]
+    for seed in own:
+        make_branch(committed, f"text-{seed}", seed, seed / 7, *other_text)
+
+    found = document(capsys)
+    text = printed(capsys)
+
+    deviations = sorted(statistics.stdev(changes[name]) for name in ("small", "large"))
+    assert found["pairs"] == {
+        "num_configurations": 2,
+        "standard_deviation": pytest.approx(statistics.median(deviations)),
+    }
+    differences = {each["pairs"]: each["difference"] for each in found["detectable_by_pairs"]}
+    expected = [detectable_by_runs(statistics.median(deviations), 2, pairs, num_means=1) for pairs in (2, 3, 5, 8)]
+    assert list(differences) == [2, 3, 5, 8]
+    assert list(differences.values()) == pytest.approx(expected)
+    assert f"the median of 2 ({deviations[0]:.4f} to {deviations[1]:.4f})" in text
+    assert f"  {expected[0]:.4f} with 2 pairs of equal seeds, {expected[1]:.4f} with 3" in text
+
+
+def test_without_pairs_both_sides_count_as_independent(committed, capsys):
+    for seed in (2, 3):
+        make_branch(committed, f"s{seed}", seed, seed / 8)
+
+    found = document(capsys)
+
+    assert found["pairs"] == {"num_configurations": 0, "standard_deviation": None}
+    by_pairs = {each["pairs"]: each["difference"] for each in found["detectable_by_pairs"]}
+    of_a_pair = 2**0.5 * found["standard_deviation"]
+    assert by_pairs[5] == pytest.approx(detectable_by_runs(of_a_pair, 2, 5, num_means=1))
+    assert "they count as independent" in printed(capsys)
+
+
 @pytest.mark.parametrize(
     ("other_seeds", "missing"),
     [([], "'train.seed=range(2,6)'"), ([2], "'train.seed=range(3,6)'")],
@@ -188,7 +235,7 @@ def test_nothing_is_extrapolated_from_fewer_than_three_seeds(committed, capsys, 
     found = document(capsys)
     text = printed(capsys)
 
-    assert found["detectable_by_runs"] == []
+    assert found["detectable_by_runs"] == found["detectable_by_pairs"] == []
     assert found["low"] is None
     assert found["high"] is None
     assert (found["standard_deviation"] is None) == (other_seeds == [])

@@ -18,11 +18,33 @@ def params(monkeypatch) -> dict:
     return preset_names_left_out(flatten(read_yaml("params.yaml")) | of_the_run)
 
 
-def test_the_lowest_unused_seeds_complete_five():
-    assert missing_seeds([1]) == [2, 3, 4, 5]
-    assert missing_seeds([1, 1]) == [2, 3, 4, 5]
-    assert missing_seeds([2, 7]) == [1, 3, 4]
-    assert missing_seeds([9, 8, 7, 6, 5, 4]) == []
+@pytest.mark.parametrize(
+    ("used", "missing"),
+    [
+        ([1], [2, 3, 4, 5]),
+        ([1, 1], [2, 3, 4, 5]),
+        ([2, 7], [1, 3, 4]),
+        ([9, 8, 7, 6, 5, 4], []),
+    ],
+)
+def test_the_lowest_unused_seeds_complete_five(used, missing):
+    assert missing_seeds(used, [used]) == missing
+
+
+@pytest.mark.parametrize(
+    ("sides", "missing"),
+    [
+        pytest.param([[1, 2, 3, 4, 5], [2]], [[], [1, 3, 4, 5]], id="one has five"),
+        pytest.param([[11, 12, 13], [13]], [[1, 2], [1, 2, 11, 12]], id="one has other seeds too"),
+        pytest.param([[1, 2, 3], [2, 3, 4]], [[4, 5], [1, 5]], id="some are equal"),
+        pytest.param([[1, 2, 3, 4, 5], [6, 7]], [[], [1, 2, 3, 4, 5]], id="none are equal"),
+        pytest.param([[7, 8], [6, 7], [1]], [[1, 2, 6], [1, 2, 8], [2, 6, 7, 8]], id="three sides"),
+    ],
+)
+def test_missing_seeds_make_pairs_of_all_sides(sides, missing):
+    assert [missing_seeds(side, sides) for side in sides] == missing
+    complete = [{*side, *added} for side, added in zip(sides, missing, strict=True)]
+    assert len(set.intersection(*complete)) == 5
 
 
 def test_seeds_in_a_row_are_a_range():

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lm.core.params import read_yaml
@@ -18,16 +18,15 @@ PLAIN = re.compile(r"[A-Za-z_][\w./-]*")  # a string that Hydra's grammar takes 
 WORDS = {"true", "false", "null", "nan", "inf"}  # and that would be other values
 
 
-def missing_seeds(used: Collection[object], wanted: int = WANTED) -> list[int]:
-    """Return the lowest seeds from 1 on that make `wanted` with those that were used."""
-    count = max(0, wanted - len(set(used)))
-    seeds: list[int] = []
-    candidate = 1
-    while len(seeds) < count:
-        if candidate not in used:
-            seeds.append(candidate)
-        candidate += 1
-    return seeds
+def missing_seeds(used: Collection[object], sides: Sequence[Collection[object]]) -> list[int]:
+    """Return which of the WANTED seeds that all sides of a comparison should have one of them lacks.
+
+    These are the seeds that most sides have, because equal seeds are compared as pairs, then the lowest from 1 on.
+    """
+    known = [seed for side in sides for seed in set(side) if isinstance(seed, int)]
+    candidates = sorted({*known, *range(1, WANTED + 1)})
+    wanted = sorted(candidates, key=known.count, reverse=True)[:WANTED]
+    return sorted(set(wanted) - set(used))
 
 
 def free_name(wish: str, taken: Iterable[str]) -> str:

@@ -126,14 +126,15 @@ def write_rates(path: Path, groups: list[Group[Run]]) -> None:
 def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[str]:
     """Return the commands that run the seeds that sides lack, and compare again; [] if none lacks any.
 
-    given: the names of this comparison.
+    All sides get the same seeds. given: the names of this comparison.
     """
     taken = experiment_names() if sides else []
+    of_all = [side.seeds for side in sides]
     commands = []
     names = []
     seconds: list[float | None] = []  # of training, of each missing run
     for side in sides:
-        seeds = missing_seeds(side.seeds)
+        seeds = missing_seeds(side.seeds, of_all)
         if not seeds:
             continue
         first = side.runs[0]

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 from evidence.answer import answers
-from evidence.comparison import NOT_SHOWN, SEEDS, Comparison, detectable_by_seeds
+from evidence.comparison import NOT_SHOWN, SEEDS, Comparison, Detectable, detectable_by_seeds
 from evidence.comparisons import Comparisons
 from evidence.differences import p_text
 from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
@@ -80,7 +80,6 @@ def section(
     over_documents += power(documents, len(comparison.sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED, num_means=1)
     different = what_differs(a, b)
     same_bits = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
-    detectable = detectable_by_seeds(comparison, confidence)
     return {
         "comparison": comparison,
         "noise": noise_table(comparison, confidence, num_comparisons),
@@ -90,7 +89,7 @@ def section(
         "documents": document_table(comparison, previews, num_listed) if num_listed else [],
         "same_bits": [(x, y, until) for x, y, until in same_bits if until],
         "notes": notes_of(comparison),
-        "detectable": detectable_table(detectable) if detectable else None,
+        "detectable": detectable_table(detectable_by_seeds(comparison, confidence)),
     }
 
 
@@ -109,14 +108,14 @@ def seeds_sentence(comparison: Comparison[Run], num_comparisons: int, confidence
     return sentence
 
 
-def detectable_table(detectable: dict[int, float]) -> list[str]:
-    """Return the table of the difference that some numbers of seeds would show."""
-    header = ["seeds of each side"]
+def detectable_table(detectable: Detectable) -> list[str]:
+    """Return the table of the difference that some numbers of seeds would show, [] if it is unknown."""
+    header = ["pairs of equal seeds" if detectable.is_of_pairs else "independent seeds of each side"]
     row = [f"{DIFFERENCE} shown in about {100 * POWER:g} % of cases"]
-    for num_seeds, difference in detectable.items():
+    for num_seeds, difference in detectable.differences.items():
         header.append(str(num_seeds))
         row.append(f"{difference:.4f}")
-    return table(header, [row])
+    return table(header, [row]) if detectable.differences else []
 
 
 def noise_table(comparison: Comparison[Run], confidence: float, num_comparisons: int) -> list[str]:
