@@ -110,6 +110,7 @@ TESTED_BY = {
     "docs/confirm.md": "tests/repository/test_remote.py",
     "docs/data.md": "tests/repository/test_docs.py",
     "docs/distributed.md": "tests/repository/test_jobs.py",
+    "docs/evidence.md": "tests/evidence/test_page.py",
     "docs/exact_order.md": "tests/lm/exact/test_order.py",
     "docs/experiments.md": "tests/repository/test_dvc_commands.py",
     "docs/resume.md": "tests/repository/test_dvc_commands.py",
