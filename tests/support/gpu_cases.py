@@ -21,6 +21,7 @@ from lm.exact.gpu import kernels as gpu
 from lm.exact.gpu import softmax
 from lm.exact.gpu.attention import last_query
 from lm.exact.gpu.launch import launch
+from lm.exact.gpu.loss import empty_logits
 from lm.exact.gpu.products import multiply_by_chains
 from support import exact_cases
 from support.exact_cases import Numbers, definition, multiply, num_differences
@@ -37,6 +38,17 @@ def product_by_chains(kernels, device):
     product = multiply_by_chains(a, b, torch.empty_like(out), False)
     added = multiply_by_chains(a, b, out.clone(), True)
     return [product, added]
+
+
+def product_into_padded_rows(kernels, device):
+    """A GPU pads rows of logits; of two chains, which it would compute at once if they were not padded."""
+    numbers = Numbers(4, device)
+    a = numbers.normal(20, 512)
+    b = numbers.normal(512, 37)
+    head = numbers.normal(37, 24)
+    logits = numbers.normal(20, 37) if kernels is definition else empty_logits(a, 20, 37)
+    kernels.multiply(a, kernels.pack(b), logits)
+    return [logits, multiply(kernels, logits, head)]
 
 
 @triton.jit
@@ -56,7 +68,11 @@ def last_queries(kernels, device):
     return [out]
 
 
-CASES = exact_cases.CASES | {"product_by_chains": product_by_chains, "last_queries": last_queries}
+CASES = exact_cases.CASES | {
+    "product_by_chains": product_by_chains,
+    "product_into_padded_rows": product_into_padded_rows,
+    "last_queries": last_queries,
+}
 
 
 def main() -> None:

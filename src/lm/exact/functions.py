@@ -318,7 +318,7 @@ class CrossEntropyFunction(Function):
         columns = kernels.pack(head.mT)
         packed_head = kernels.pack(head)
 
-        space = h.new_empty(min(rows, len(h)), len(head))
+        space = kernels.empty_logits(h, min(rows, len(h)), len(head))
         grad_h = torch.empty_like(h)
         grad_head = None
         nats = []

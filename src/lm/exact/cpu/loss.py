@@ -63,6 +63,11 @@ def loss_rows(num_entries: int) -> int:
     return LOSS_ROWS
 
 
+def empty_logits(h: Tensor, num_rows: int, num_entries: int) -> Tensor:
+    """Return space for logits (N, V)."""
+    return h.new_empty(num_rows, num_entries)
+
+
 def softmax_less_targets(logits: Tensor, log_factors: Tensor, targets: Tensor) -> Tensor:
     """Replace logits (N, V) by their gradient, the softmax less 1 at targets (N,); return the nats (N,).
 

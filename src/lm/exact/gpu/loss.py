@@ -13,6 +13,7 @@ from lm.exact.gpu.reductions import row_exponentials, row_max
 
 LOSS_NUMBERS = 2**28  # logits that the loss holds, 1 GiB
 LOSS_ROWS = 4  # of logits that a program computes, each by one warp
+ROW_MULTIPLE = 16  # numbers, 64 bytes: a row of logits begins at a multiple of them
 
 
 @triton.jit
@@ -50,6 +51,16 @@ def loss_rows(num_entries: int) -> int:
     return max(1, num_chains) * order.TERMS
 
 
+def empty_logits(h: Tensor, num_rows: int, num_entries: int) -> Tensor:
+    """Return space for logits (N, V), whose rows begin at multiples of 64 bytes, so that products copy four at a time.
+
+    Compiled for an H100, the product of logits and the head (50,257 entries) then takes 168 registers a thread instead
+    of 254, and a quarter as many copies (not measured).
+    """
+    padded_entries = cdiv(num_entries, ROW_MULTIPLE) * ROW_MULTIPLE
+    return h.new_empty(num_rows, padded_entries)[:, :num_entries]
+
+
 def run_loss(logits: Tensor, targets: Tensor, nats: Tensor, with_gradient: bool) -> None:
     """Write the nats (N,) of targets (N,); `with_gradient`, replace the logits (N, V) by their gradient."""
     num_rows, num_entries = logits.shape
@@ -78,7 +89,7 @@ def token_nats(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     nats = h.new_empty(num_rows)
     columns = pack(head.mT)
     rows = max(1, min(loss_rows(num_entries), num_rows))  # at a time
-    space = h.new_empty(rows, num_entries)
+    space = empty_logits(h, rows, num_entries)
     for start in range(0, num_rows, rows):
         chunk = slice(start, start + rows)
         some = h[chunk]

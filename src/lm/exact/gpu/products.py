@@ -167,14 +167,17 @@ def pack(b: Tensor) -> Tensor:
 
 def multiply(a: Tensor, packed: Tensor, out: Tensor, adds: bool = False) -> Tensor:
     """Write a @ b to `out` (M, N), or add it, and return `out`; a is (M, K), `packed` is b (K, N) packed."""
-    if is_faster_by_chains(*out.shape, a.shape[1], out.device):
+    if out.is_contiguous() and is_faster_by_chains(*out.shape, a.shape[1], out.device):
         return multiply_by_chains(a, packed, out, adds)
     multiply_matrices(a[None], packed[None], out[None], adds=adds)
     return out
 
 
 def multiply_by_chains(a: Tensor, b: Tensor, out: Tensor, adds: bool) -> Tensor:
-    """Do what `multiply` does for a multiple of TERMS: compute all chains at once, then add them in their order."""
+    """Do what `multiply` does for a multiple of TERMS and a contiguous `out`.
+
+    All chains are computed at once, then added in their order.
+    """
     num_rows, num_terms = a.shape
     num_columns = b.shape[1]
     num_chains = num_terms // order.TERMS
