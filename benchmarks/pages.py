@@ -55,6 +55,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "exact": bits.exact,
     "processors": bits.processors,
     "gpu-models": bits.gpu_models,
+    "gpu-compiled": bits.gpu_compiled,
     "parameters": parameters,
     "commands": commands,
     "order-rules": exact_order.order_rules,

@@ -47,6 +47,32 @@ def gpu_models() -> str:
     return f"On an {found['device']} ({versions}), compiled, in bfloat16, with Muon:\n\n{table(head, rows)}"
 
 
+def gpu_compiled() -> str:
+    """docs/gpu.md: what torch's compiler makes of a block for GPUs that were not there."""
+    found = read("compiled")
+    rows = []
+    for case in found["cases"]:
+        if not case["documents"] or case["compiled"] != "training":
+            continue
+        forward, backward = case["graphs"][:2]
+        launches = [graph["kernels"] + graph["library_calls"] for graph in (forward, backward)]
+        gigabytes = [graph["bytes"] / 1e9 for graph in (forward, backward)]
+        attention = case["most"].get("attention backward")
+        rows.append(
+            (
+                f"`{case['model']}`",
+                f"{case['capability'] / 10}",
+                f"{launches[0]} + {launches[1]}",
+                f"{gigabytes[0]:.2f} + {gigabytes[1]:.2f}",
+                f"{attention['spilled_bytes']}" if attention else "–",
+                f"{attention['shared_bytes'] / 1024:.0f} of {case['shared_bytes'] // 1024}" if attention else "–",
+            )
+        )
+    head = "model | capability | launches | GB | bytes spilled | KiB shared"
+    versions = f"torch {found['versions']['torch']}, Triton {found['versions']['triton']}"
+    return f"Compiled, not measured ({versions}):\n\n{table(head, rows)}"
+
+
 def processors() -> str:
     """docs/reproducibility.md: the processors that gave the committed bits, by `python src prove --record`."""
     golden = json.loads((ROOT / "metrics" / "golden_bits.json").read_text(encoding="utf-8"))
