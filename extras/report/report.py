@@ -27,10 +27,8 @@ from tools.common.lock import (
     compare_with_committed,
     read_lock,
     read_timing,
-    stages_of,
-    stages_of_former_runs,
 )
-from tools.common.parameters import flatten, recorded_params, selected_presets
+from tools.common.parameters import flatten, selected_presets
 
 PICTURES = {  # drawn by the stage plot → caption
     "loss_by_position": "The loss falls as long as more context helps. Where it is flat, longer windows do not help.",
@@ -109,7 +107,7 @@ def is_evaluation_of(evaluation: dict, model: dict) -> bool:
     if not evaluation:
         return False
     best = model.get("best", {}).get("sha256", "")
-    former = stages_of_former_runs(stages_of(read_lock())) if paths.LOCK.exists() else []
+    former = read_lock().former_stages if paths.LOCK.exists() else []
     return best.startswith(evaluation["weights_sha256"]) and "eval" not in former
 
 
@@ -174,7 +172,7 @@ def pictures(is_evaluated: bool) -> list[dict]:
 
 def parameters(params: dict, presets: dict) -> list[tuple[str, str]]:
     """Return the chosen parameters as JSON, with the recorded value of those that differ from dvc.lock."""
-    recorded = recorded_params(read_lock()) if paths.LOCK.exists() else {}
+    recorded = read_lock().params if paths.LOCK.exists() else {}
     chosen = flatten(params) | flatten(selected_presets(params, presets))
     rows = []
     for name, value in chosen.items():

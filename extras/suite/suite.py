@@ -55,7 +55,7 @@ def refuse_changed_inputs() -> None:
 
 def inputs_of(models: Path) -> dict:
     """Return what decides an evaluation: the weights and, from dvc.lock, the other inputs of the stage eval."""
-    stage = read_lock()["stages"]["eval"]
+    stage = read_lock().stages["eval"]
     hashes = {dep["path"]: dep["md5"] for dep in stage["deps"] if dep["path"] != str(MODELS)}
     return {"weights": read_json(models / RECORD)["best"]["sha256"], "hashes": hashes, "params": stage["params"]}
 

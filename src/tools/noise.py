@@ -15,7 +15,15 @@ from evidence.noise import NOISE, Noise, ScoredRun, describe, measure_noise, noi
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
 from tools.common.paths import LOCK, VALIDATION
-from tools.common.runs import WORKSPACE, KnownRun, KnownRuns, different_entries, find_known_runs, read_known_run
+from tools.common.runs import (
+    WORKSPACE,
+    KnownRun,
+    KnownRuns,
+    Revision,
+    different_entries,
+    find_known_runs,
+    read_known_run,
+)
 from tools.common.seeds import START, free_name, missing_seeds, queue_commands, settings_of
 
 SCHEMA = NOISE
@@ -50,7 +58,7 @@ def find_noise(name: str, known: KnownRuns, confidence: float) -> KnownNoise:
 
     Raise IntegrityError if the revision has no finished run.
     """
-    reference = read_known_run(name)
+    reference = read_known_run(Revision(name))
     if reference is None:
         raise IntegrityError(f"{name}: {LOCK} and the metrics are not those of one finished run; run `dvc repro`")
 

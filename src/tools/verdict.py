@@ -6,7 +6,6 @@
 It compares dvc.lock and the metrics with those of the last commit, and prints two commands to go on with.
 """
 
-import dataclasses
 import os
 import shlex
 import sys
@@ -130,9 +129,9 @@ def record(comparison: Comparison | None, reason: str) -> dict:
         "score": None if comparison.former_stages else score(),
         "num_outputs": comparison.num_outputs,
         "outputs": comparison.outputs,
-        "parameters": [dataclasses.asdict(each) for each in comparison.parameters],
+        "parameters": [each._asdict() for each in comparison.parameters],
         "inputs": comparison.inputs,
-        "metrics": [dataclasses.asdict(each) for each in comparison.metrics],
+        "metrics": [each._asdict() for each in comparison.metrics],
         "explanation": comparison.explanation,
         "former_stages": comparison.former_stages,
         "changed_code": comparison.changed_code,

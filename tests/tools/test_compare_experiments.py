@@ -358,7 +358,7 @@ def test_names_without_results_are_refused(workspace, compare):
         ("x-*", 2, "x-*: no finished experiment has such a name"),
         ("nonsense", 2, "nonsense is neither an experiment nor a git revision"),
         ("twin", 2, "twin is the name of several experiments"),
-        ("main", 4, "main: dvc.lock is neither in git nor in DVC's cache"),
+        ("main", 4, "main: has no dvc.lock, so no run is recorded there"),
     ]
 
     for name, code, said in cases:

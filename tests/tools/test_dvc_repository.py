@@ -27,7 +27,7 @@ def project(tmp_path, monkeypatch) -> Path:
     git("init", "-q", "-b", "main", folder=folder)
     (folder / ".dvc").mkdir()
     (folder / ".dvc" / "config").write_text("")
-    (folder / "dvc.yaml").write_text("stages: {}\n")
+    (folder / "dvc.yaml").write_text("stages: {x: {cmd: x}}\n")
     for stages in ("", "  x: {cmd: x}\n"):
         (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:{stages and chr(10)}{stages or ' {}'}")
         git("add", "-A", folder=folder)
@@ -83,7 +83,7 @@ def test_a_clone_without_all_files_says_how_to_get_them(project, tmp_path, monke
 
     git("fetch", "-q", "--refetch", "--no-filter", folder=tmp_path / "partial")
 
-    assert Revision("HEAD").stages == {"x": {"cmd": "x"}}
+    assert Revision("HEAD").lock.stages == {"x": {"cmd": "x"}}
 
 
 @pytest.mark.parametrize(

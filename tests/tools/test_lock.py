@@ -5,7 +5,7 @@ import pytest
 from extras.compress import compress
 from lm.core.errors import IntegrityError
 from tools import generate
-from tools.common.lock import changed_code, parse_lock, read_lock, stages_of_former_runs
+from tools.common.lock import Lock, changed_code, parse_lock, read_lock
 from tools.export_hf import cli as export_hf
 
 
@@ -18,18 +18,18 @@ def add_comment(path: str) -> None:
 
 
 def test_code_has_the_hashes_that_dvc_records(committed):
-    assert changed_code(read_lock()) == []
+    assert changed_code(read_lock().hashes("deps")) == []
 
 
 def test_changed_files_are_named(committed):
     add_comment("src/lm/train/step.py")
     add_comment("src/eval.py")
 
-    assert changed_code(read_lock()) == ["src/lm/train/step.py", "src/eval.py"]
+    assert changed_code(read_lock().hashes("deps")) == ["src/lm/train/step.py", "src/eval.py"]
 
     # Where Git knows of no change, the folder is named.
     committed.run("git", "commit", "-qam", "changed")
-    assert changed_code(read_lock()) == ["src/lm/train", "src/eval.py"]
+    assert changed_code(read_lock().hashes("deps")) == ["src/lm/train", "src/eval.py"]
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,14 @@ EVAL = stage(reads={"model": "3", "audit": "2"}, writes={"score": "4"})
 
 
 def test_stages_after_one_that_read_a_former_file_are_of_the_former_run_too():
-    assert stages_of_former_runs({"stages": {"text": TEXT, "audit": AUDIT, "train": TRAIN, "eval": EVAL}}) == [
-        "train",
-        "eval",
-    ]
-    assert stages_of_former_runs({"stages": {"text": TEXT, "audit": AUDIT}}) == []
+    lock = Lock({"text": TEXT, "audit": AUDIT, "train": TRAIN, "eval": EVAL})
+    of_one_run = Lock({"text": TEXT, "audit": AUDIT, "eval": EVAL})
+
+    assert lock.former_stages == ["train", "eval"]
+    assert of_one_run.former_stages == []
+    assert not lock.is_finished
+    assert of_one_run.is_finished
+    assert not Lock({"text": TEXT, "audit": AUDIT}).is_finished
 
 
 # A file that cannot be read.
@@ -90,4 +93,11 @@ def test_stages_after_one_that_read_a_former_file_are_of_the_former_run_too():
 def test_a_broken_lock_is_refused():
     for text in ("", "a: [", "stages: 3", "[]"):
         with pytest.raises(IntegrityError, match=r"dvc.lock: not a list of stages .*`git restore dvc.lock`"):
-            parse_lock(text, "dvc.lock")
+            parse_lock(text, "stages: {}", "dvc.lock")
+
+
+def test_stages_are_those_of_dvc_yaml_in_its_order():
+    """DVC adds a stage at the end of dvc.lock, and leaves there what dvc.yaml no longer has."""
+    lock = parse_lock("stages: {eval: {cmd: e}, gone: {cmd: g}, text: {cmd: t}}", "stages: {text: {}, eval: {}}", "x")
+
+    assert list(lock.stages) == ["text", "eval"]

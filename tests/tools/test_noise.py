@@ -6,19 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
-from ruamel.yaml import YAML
 
 from evidence.power import detectable_by_runs, deviation
 from lm.core.files import read_json, write_json
-from support import ROOT
 from support.json_documents import check_document, read_document
 from support.lock_cases import change_lock, entry_of, other_code, other_weights, train_with
 from support.refusal import refused
 from support.workspace import Workspace
 from tools import noise
 from tools.common import runs
-from tools.common.lock import parse_lock
 from tools.common.seeds import START
 
 METRICS = Path("metrics/eval.json")
@@ -289,21 +285,3 @@ def test_many_branches_are_read_without_a_process_for_each(committed, monkeypatc
     assert len(known.runs) == 11
     assert known.without_results == []
     assert processes == []
-
-
-def test_the_quick_reader_of_yaml_reads_values_as_ruamel_does():
-    """YAML 1.1 would take 1e-05 for a text, and "on" for true."""
-    plain = "1e-05, 1.5, .5, 12, -3e4, 1.0e+3, 0, -7, .inf, null, ~, true, on, no, 2026-11-27, a: b"
-    text = f"[{plain}, '1e3', \"1\", [], {{}}]"
-
-    values = yaml.load(text, runs.Loader)
-
-    expected = YAML(typ="safe").load(text.replace("2026-11-27", "'2026-11-27'"))
-    assert values == expected
-    assert list(map(type, values)) == list(map(type, expected))
-
-
-def test_the_quick_reader_of_yaml_reads_dvc_lock_as_ruamel_does():
-    text = (ROOT / "dvc.lock").read_text()
-
-    assert yaml.load(text, runs.Loader)["stages"] == parse_lock(text, "dvc.lock")["stages"]

@@ -1,69 +1,70 @@
 """Runs are read from the files of a revision, and only those on the same documents are compared."""
 
 import io
+import json
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from lm.core.errors import IntegrityError
-from tools.common.runs import read_run, read_runs, reject_other_text
+from tools.common.runs import Revision, read_run, read_runs, reject_other_text
 from tools.common.test_reads import TestRead, write_test_reads
 
 LOSSES = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4], "source": ["stories", "headers"]}
 WEIGHTS = "a" * 64
+MODEL = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8, "sha256": WEIGHTS}, "training": {"parameters": 7}}
+STAGES = {
+    "fetch": {"deps": [{"path": "src/lm/text", "md5": "0"}], "outs": [{"path": "data/raw", "md5": "2"}]},
+    "train": {
+        "params": {
+            "params.yaml": {"train": {"seed": 5}, "model.name": "small"},
+            "presets.yaml": {"models.small": {"n": 1}},
+        },
+        "deps": [{"path": "data/raw", "md5": "2"}, {"path": "src/train.py", "md5": "3"}],
+        "outs": [{"path": "data/models", "md5": "1"}],
+    },
+    "eval": {"deps": [{"path": "data/models", "md5": "1"}], "outs": [{"path": "data/evaluation", "md5": "4"}]},
+}
 
 
-class MadeUpRevision:
+class MadeUpRevision(Revision):
     """A revision by the hash of its validation text and the slice of it; with losses, one that was evaluated."""
 
     def __init__(
-        self, name: str, text_sha256: str | None, losses=None, test_reads: bytes | None = None, manifest=None, **slice_
+        self, name: str, text_sha256: str | None, losses=None, stages=STAGES, test_reads=None, manifest=None, **slice_
     ):
         self.name = name
-        self.sidecar = {
+        sidecar = {
             "slice": {"split": "validation", "start_char": 0, "num_chars": None} | slice_,
             "documents": 3,
             "utf8_bytes": 30,
             "source": {"name": name, "text_sha256": text_sha256},
         }
-        self.losses = losses
-        self.test_reads = test_reads
-        self.manifest = manifest
-
-    def read_json(self, path) -> dict:
-        if path.name != "manifest.json":
-            return self.sidecar
-        if self.manifest is None:
-            raise IntegrityError("it is not in DVC's cache")
-        return self.manifest
-
-    def read(self, path) -> bytes:
-        if path.name == "validation.csv":
-            return b"step,val_loss\n0,6.5\n"
-        assert path.name == "document_losses.parquet"
-        assert self.losses is not None, "this revision must not be read"
-        file = io.BytesIO()
-        pq.write_table(pa.table(self.losses), file)
-        return file.getvalue()
-
-    def read_if_there(self, path) -> bytes | None:
-        return self.test_reads
-
-    def results(self) -> dict:
-        return {
-            "last": {"tokens_seen": 9},
-            "best": {"tokens_seen": 8, "sha256": WEIGHTS},
-            "training": {"parameters": 7},
-            "evaluation": {"lossy_tokenizer": True},
+        table = io.BytesIO()
+        pq.write_table(pa.table(losses or {}), table)
+        self.files = {
+            "dvc.yaml": yaml.safe_dump({"stages": dict.fromkeys(STAGES)}, sort_keys=False).encode(),
+            "dvc.lock": yaml.safe_dump({"stages": stages}).encode(),
+            "data/processed_datasets/validation.json": json.dumps(sidecar).encode(),
+            "data/models/model.json": json.dumps(MODEL).encode(),
+            "data/evaluation/details.json": json.dumps({"lossy_tokenizer": True}).encode(),
+            "data/evaluation/document_losses.parquet": table.getvalue() if losses else None,
+            "data/raw/manifest.json": json.dumps(manifest).encode() if manifest is not None else None,
+            "plots/validation.csv": b"step,val_loss\n0,6.5\n",
+            "test_reads.csv": test_reads,
         }
 
-    def hashes(self, kind, leave_out) -> dict[str, str]:
-        return {"data/models": "1", "data/raw": "2", "src/lm": "3"}
+    def read_if_there(self, path) -> bytes | None:
+        return self.files[str(path)]
 
-    def params(self) -> dict[str, object]:
-        return {"train.seed": 5}
+    def read(self, path) -> bytes:
+        content = self.files[str(path)]
+        if content is None:
+            raise IntegrityError(f"{path} is not in DVC's cache")
+        return content
 
 
 def test_a_run_is_read_from_its_files():
@@ -75,14 +76,25 @@ def test_a_run_is_read_from_its_files():
     assert run.utf8_bytes.tolist() == [3, 4]
     assert run.sources.tolist() == ["stories", "headers"]
     # Its records.
+    assert run.seed == 5
     assert run.tokens_seen == 9
     assert run.best_tokens_seen == 8
     assert run.num_parameters == 7
     assert run.is_lossy
     assert run.validations == [{"step": "0", "val_loss": "6.5"}]
     # What decided it; the model itself explains nothing.
-    assert run.params == {"train.seed": 5}
-    assert run.inputs == {"data/raw": "2", "src/lm": "3"}
+    assert run.params == {"train.seed": 5, "model.name": "small", "models.*.n": 1}
+    assert run.inputs == {"data/raw": "2", "src/train.py": "3"}
+
+
+def test_a_run_that_was_not_evaluated_again_is_refused():
+    """The losses in the folder are those of the former model."""
+    trained_again = STAGES | {"train": STAGES["train"] | {"outs": [{"path": "data/models", "md5": "9"}]}}
+    not_evaluated = {name: stage for name, stage in STAGES.items() if name != "eval"}
+
+    for stages in (trained_again, not_evaluated):
+        with pytest.raises(IntegrityError, match=r"a: dvc.lock has no evaluation of the model"):
+            read_run(MadeUpRevision("a", "12", LOSSES, stages))
 
 
 def test_looks_at_the_test_split_for_other_weights_are_counted(tmp_path):

@@ -8,7 +8,7 @@ them as results of the run that has just begun.
 from pathlib import Path
 
 from lm.core.params import read_yaml
-from tools.common.lock import paths_of
+from tools.common.lock import paths_of, read_lock
 from tools.common.paths import LOCK, PIPELINE
 
 TRAINING = "train"
@@ -24,7 +24,7 @@ def delete_former_metrics(stage: str) -> list[Path]:
     stages = read_yaml(PIPELINE)["stages"]
     if stage not in stages:
         return []
-    recorded = read_yaml(LOCK)["stages"] if LOCK.exists() else {}
+    recorded = read_lock().stages if LOCK.exists() else {}
     deleted = []
     for name in stages:
         needed = stages_before(name, stages)

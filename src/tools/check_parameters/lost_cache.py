@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lm.core.params import read_yaml
-from tools.common.lock import paths_of
+from tools.common.lock import paths_of, read_lock
 from tools.common.paths import LOCK, PIPELINE
 
 OBJECTS = Path(".dvc/cache/files")
@@ -18,7 +18,7 @@ def outputs_of_lost_cache(stage: str) -> list[str]:
     if not LOCK.exists() or OBJECTS.exists() or keeps_cache_elsewhere():
         return []
     stages = read_yaml(PIPELINE)["stages"]
-    recorded = read_yaml(LOCK)["stages"]
+    recorded = read_lock().stages
     names = list(stages)
     later = names[names.index(stage) + 1 :] if stage in stages else []
     outputs = [path for name in later if name in recorded for path in paths_of(stages[name], "outs")]

@@ -5,91 +5,144 @@ Nothing here imports DVC, which takes a second.
 
 import dataclasses
 import fnmatch
+import functools
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-from ruamel.yaml import YAML
+from typing import Any, NamedTuple
 
 from lm.core.errors import EnvironmentFailure, IntegrityError
 from lm.core.files import read_json
 from lm.core.git import git
-from lm.core.params import read_yaml
 from lm.core.paths import RUNS, repository_root
-from tools.common.parameters import flatten, preset_names_left_out, recorded_params
+from tools.common.parameters import flatten, parse_yaml, preset_names_left_out
 from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, MODEL, MODELS, PIPELINE, TRAIN_METRICS
 
 CODE = ("src/", "requirements")  # beginnings of the paths of code and of the pinned packages
 MODEL_CODE = ("src/lm/model", "src/lm/tokenizer")  # through which text and weights go when a model is used
+EVALUATION = "eval"  # the stage that ends a run
+# Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
+STAGES_LEFT_OUT = ("fetch", "audit", "plot")
+INPUTS_LEFT_OUT = ("data/models", "data/audit")
+
 CONFLICT = "<<<<<<< "
 KEEP_OUR_SIDE = "run `git checkout --ours dvc.lock metrics plots && dvc repro`, then commit the merge"
+PAGE = "docs/reproducibility.md"
+MISSING = "(none)"
 
 
-def parse_lock(text: str, where: str) -> dict:
-    """Return the content of a dvc.lock; `where` begins an error message. Raise IntegrityError if it is broken."""
-    if any(line.startswith(CONFLICT) for line in text.splitlines()):
+@dataclasses.dataclass(frozen=True)
+class Lock:
+    """The stages of a dvc.lock by name, in the order of dvc.yaml, without those that dvc.yaml no longer has."""
+
+    stages: dict[str, dict]
+
+    def hashes(self, kind: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
+        """Return path → MD5 of the "deps" or "outs" of all stages except `leave_out`."""
+        stages = [stage for name, stage in self.stages.items() if name not in leave_out]
+        return {entry["path"]: entry["md5"] for stage in stages for entry in stage.get(kind, ())}
+
+    @property
+    def params(self) -> dict[str, object]:
+        """Return the parameters that the stages ran with, by dotted name."""
+        recorded = {}
+        for stage in self.stages.values():
+            for section in stage.get("params", {}).values():
+                recorded |= flatten(section)
+        return recorded
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Return path → MD5 of the code and data that can explain a difference between two models."""
+        inputs = self.hashes("deps", STAGES_LEFT_OUT)
+        return {path: md5 for path, md5 in inputs.items() if path not in INPUTS_LEFT_OUT}
+
+    @property
+    def former_stages(self) -> list[str]:
+        """Return the stages that read other files than earlier stages have written since, and those after them."""
+        outputs = self.hashes("outs")
+        former: list[str] = []
+        outdated: set[str] = set()  # outputs of the stages in `former`
+        for name, stage in self.stages.items():
+            inputs = {dep["path"]: dep["md5"] for dep in stage.get("deps", ())}
+            reads_former = any(outputs.get(path, md5) != md5 for path, md5 in inputs.items())
+            if reads_former or outdated & inputs.keys():
+                former.append(name)
+                outdated |= {out["path"] for out in stage.get("outs", ())}
+        return former
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the evaluation is of the model and the text that the other stages made."""
+        return EVALUATION in self.stages and EVALUATION not in self.former_stages
+
+
+def read_lock(folder: Path = Path()) -> Lock:
+    """Return dvc.lock of a folder. Raise IntegrityError if it is missing, broken, or has conflicts of a merge."""
+    path = folder / LOCK
+    if not path.exists():
+        raise IntegrityError(f"{path}: missing; run `dvc repro` first")
+    pipeline = folder / PIPELINE
+    if not pipeline.exists():  # a copy of a run may be without it
+        pipeline = path
+    return parse_lock(path.read_text(encoding="utf-8"), pipeline.read_text(encoding="utf-8"), str(path))
+
+
+def read_committed_lock() -> Lock | None:
+    """Return dvc.lock of the last commit, None if it has none."""
+    lock = git("show", f"HEAD:./{LOCK}")
+    pipeline = git("show", f"HEAD:./{PIPELINE}")
+    if lock is None or pipeline is None:
+        return None
+    return parse_lock(lock, pipeline, f"{LOCK} of the last commit")
+
+
+def parse_lock(lock: str, pipeline: str, where: str) -> Lock:
+    """Return the content of a dvc.lock, given the dvc.yaml beside it. Raise IntegrityError, which `where` begins."""
+    if any(line.startswith(CONFLICT) for line in lock.splitlines()):
         raise IntegrityError(f"{where}: a merge left conflicts in it; {KEEP_OUR_SIDE}")
     try:
-        stages = dict(YAML(typ="safe").load(text)["stages"])
-    except Exception as error:  # ruamel.yaml raises many types
+        recorded = dict(parse_yaml(lock)["stages"])
+        order = stage_names(pipeline)
+    except (ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise IntegrityError(f"{where}: not a list of stages ({reason}); run `git restore {LOCK}`") from None
-    return {"stages": stages}
+    return Lock({name: recorded[name] for name in order if name in recorded})
 
 
-def read_lock() -> dict:
-    """Return the content of dvc.lock. Raise IntegrityError if it is missing, broken, or has conflicts of a merge."""
-    if not LOCK.exists():
-        raise IntegrityError(f"{LOCK}: missing; run `dvc repro` first")
-    return parse_lock(LOCK.read_text(encoding="utf-8"), str(LOCK))
+@functools.cache
+def stage_names(pipeline: str) -> list[str]:
+    """Return the names of the stages of a dvc.yaml, which hundreds of runs have in common."""
+    return list(parse_yaml(pipeline)["stages"])
 
 
-def stages_of(lock: dict) -> dict:
-    """Return the content of a dvc.lock in the order of dvc.yaml, without stages that it no longer has.
+def paths_of(stage: dict, kind: str) -> list[Path]:
+    """Return the paths of a list of a stage of dvc.yaml, such as its metrics."""
+    entries = stage.get(kind, [])
+    return [Path(path) for entry in entries for path in (entry if isinstance(entry, dict) else [entry])]
 
-    DVC leaves these in dvc.lock.
+
+def read_timing(record: dict) -> dict:
+    """Return timing.json of the run of a model.json: {} if it was computed on another machine or is deleted.
+
+    Times belong to the machine that computed the run, so no output has them.
     """
-    order = read_yaml(PIPELINE)["stages"]
-    return {"stages": {name: lock["stages"][name] for name in order if name in lock["stages"]}}
+    path = repository_root() / RUNS / record.get("fingerprint", "unknown") / "timing.json"
+    return read_json(path) if path.exists() else {}
 
 
-def hashes(lock: dict, kind: str) -> dict[str, str]:
-    """Return path → MD5 of the "deps" or "outs" of all stages."""
-    md5_of_path = {}
-    for stage in lock["stages"].values():
-        for entry in stage.get(kind, ()):
-            md5_of_path[entry["path"]] = entry["md5"]
-    return md5_of_path
+# The files that are here.
 
 
-def stages_of_former_runs(lock: dict) -> list[str]:
-    """Return the stages that read other files than earlier stages have written since, and the stages after these.
+def changed_code(recorded: Mapping[str, str], below: tuple[str, ...] = CODE) -> list[str]:
+    """Return the files of code, or the folders, that are not those with which stages ran; comments count, as for DVC.
 
-    lock: in the order of dvc.yaml.
+    recorded: path → MD5 of what the stages read. below: beginnings of the paths that count.
     """
-    outputs = hashes(lock, "outs")
-    former: list[str] = []
-    outdated: set[str] = set()  # outputs of the stages in `former`
-    for name, stage in lock["stages"].items():
-        inputs = {dep["path"]: dep["md5"] for dep in stage.get("deps", ())}
-        reads_former = any(outputs.get(path, md5) != md5 for path, md5 in inputs.items())
-        if reads_former or outdated & inputs.keys():
-            former.append(name)
-            outdated |= {out["path"] for out in stage.get("outs", ())}
-    return former
-
-
-def changed_code(lock: dict, below: tuple[str, ...] = CODE) -> list[str]:
-    """Return the files of code, or the folders, that are not those with which the stages of a dvc.lock ran.
-
-    below: beginnings of the paths that count. Comments count, as for DVC.
-    """
-    recorded = {path: md5 for path, md5 in hashes(lock, "deps").items() if path.startswith(below)}
-    changed = [path for path, md5 in recorded.items() if md5_of(Path(path)) != md5]
+    changed = [path for path, md5 in recorded.items() if path.startswith(below) and md5_of(Path(path)) != md5]
     return files_that_git_names(changed)
 
 
@@ -100,8 +153,8 @@ def warn_of_changed_code(models: Path) -> None:
     """
     if not (models.is_relative_to(MODELS) and LOCK.exists()):
         return
-    training = read_lock()["stages"].get("train", {})
-    changed = changed_code({"stages": {"train": training}}, below=MODEL_CODE)
+    training = {name: stage for name, stage in read_lock().stages.items() if name == "train"}
+    changed = changed_code(Lock(training).hashes("deps"), below=MODEL_CODE)
     if changed:
         files = ", ".join(changed)
         remedy = "`dvc repro` trains it again, `git restore src` undoes the change"
@@ -121,22 +174,25 @@ def files_that_git_names(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-def md5_of(path: Path, replaced: Mapping[str, bytes] | None = None) -> str:
-    """Return DVC's hash of a file or a folder, "" if it does not exist; `replaced`: other contents of files in it."""
-    replaced = replaced or {}
-    if path.is_file():
-        return md5_of_content(path.read_bytes())
-    if not path.is_dir():
-        return ""
-    ignored = ignored_names()
+def md5_of(path: Path) -> str:
+    """Return DVC's hash of a file or a folder, "" if it does not exist."""
+    if path.is_dir():
+        return hash_of_folder(md5_by_name(path))
+    return md5_of_content(path.read_bytes()) if path.exists() else ""
+
+
+def md5_by_name(folder: Path) -> dict[str, str]:
+    """Return the MD5 of each file below a folder by its relative path, without those that .dvcignore names."""
+    ignored = Path(".dvcignore")
+    lines = ignored.read_text(encoding="utf-8").splitlines() if ignored.exists() else []
+    patterns = [line for line in lines if line and not line.startswith("#")]  # of names of files and folders
     files = {}
-    for file in path.rglob("*"):
-        relative = file.relative_to(path)
-        is_ignored = any(fnmatch.fnmatch(part, name) for part in relative.parts for name in ignored)
+    for file in folder.rglob("*"):
+        relative = file.relative_to(folder)
+        is_ignored = any(fnmatch.fnmatch(part, pattern) for part in relative.parts for pattern in patterns)
         if file.is_file() and not is_ignored:
-            name = relative.as_posix()
-            files[name] = md5_of_content(replaced[name] if name in replaced else file.read_bytes())
-    return hash_of_folder(files)
+            files[relative.as_posix()] = md5_of_content(file.read_bytes())
+    return files
 
 
 def hash_of_folder(files: dict[str, str]) -> str:
@@ -145,45 +201,27 @@ def hash_of_folder(files: dict[str, str]) -> str:
     return md5_of_content(json.dumps(entries).encode()) + ".dir"
 
 
-def ignored_names() -> list[str]:
-    """Return the patterns of .dvcignore, each of which is the name of a file or folder."""
-    path = Path(".dvcignore")
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 def md5_of_content(content: bytes) -> str:
     """Return the MD5 of some bytes in hex."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def paths_of(stage: dict, kind: str) -> list[Path]:
-    """Return the paths of a list of a stage of dvc.yaml, such as its metrics."""
-    entries = stage.get(kind, [])
-    return [Path(path) for entry in entries for path in (entry if isinstance(entry, dict) else [entry])]
-
-
-def read_timing(record: dict) -> dict:
-    """Return timing.json of the run of a model.json: {} if it was computed on another machine or is deleted."""
-    path = repository_root() / RUNS / record.get("fingerprint", "unknown") / "timing.json"
-    return read_json(path) if path.exists() else {}
-
-
 # The run in the workspace and the committed one.
 
-PAGE = "docs/reproducibility.md"
-MISSING = "(none)"
 
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """A name with its value in the committed run and its value now; MISSING where one of them lacks it."""
 
     name: str
     committed: Any
     now: Any
+
+
+def differences(committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return the names whose values differ, in the order of `committed`, then of `now`."""
+    names = dict.fromkeys([*committed, *now])
+    found = (Difference(name, committed.get(name, MISSING), now.get(name, MISSING)) for name in names)
+    return [each for each in found if each.committed != each.now]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,20 +272,13 @@ class Comparison:
         return f"This processor or its versions of the packages give other bits ({PAGE})."
 
 
-def differences(committed: dict, now: dict) -> list[Difference]:
-    """Return the names whose values differ, in the order of `committed`, then of `now`."""
-    names = dict.fromkeys([*committed, *now])
-    found = (Difference(name, committed.get(name, MISSING), now.get(name, MISSING)) for name in names)
-    return [each for each in found if each.committed != each.now]
-
-
 def compare_with_committed() -> Comparison | None:
     """Compare the two runs; return None if no dvc.lock is committed.
 
     Raise IntegrityError if dvc.lock or an output that it records is missing here.
     """
-    now = stages_of(read_lock())
-    outputs_now = hashes(now, "outs")
+    now = read_lock()
+    outputs_now = now.hashes("outs")
     if missing := [path for path in outputs_now if not os.path.exists(path)]:
         problem = (
             f"{', '.join(missing)}: missing, as before the end of a run, or in an experiment that was not pushed whole"
@@ -256,38 +287,32 @@ def compare_with_committed() -> Comparison | None:
             "`dvc pull` fetches what a remote has; else run `dvc repro` first, or `make back` for the committed run"
         )
         raise IntegrityError(f"{problem}; {remedy}")
-    committed_text = git("show", f"HEAD:./{LOCK}")
-    if committed_text is None:
+    committed = read_committed_lock()
+    if committed is None:
         return None
-    committed = stages_of(parse_lock(committed_text, f"{LOCK} of the last commit"))
 
     # Inputs are what no stage has made.
-    outputs_then = hashes(committed, "outs")
-    deps_now = hashes(now, "deps")
-    deps_then = hashes(committed, "deps")
-    inputs = [each.name for each in differences(deps_then, deps_now) if each.name not in outputs_now]
+    inputs = [each.name for each in differences(committed.hashes("deps"), now.hashes("deps"))]
+    external = [path for path in inputs if path not in outputs_now]
 
     # A run on a GPU has the same bits, and its model.json names the GPU.
+    outputs_then = committed.hashes("outs")
     outputs = [each.name for each in differences(outputs_then, outputs_now)]
     gpus = gpus_of(read_json(MODEL)["segments"]) if str(MODELS) in outputs else []
     if gpus and hash_without_gpus() == outputs_then.get(str(MODELS)):
         outputs.remove(str(MODELS))
 
-    # Parameters that presets of other names hold are compared field by field.
-    params_now = recorded_params(now)
-    params_then = recorded_params(committed)
-    parameters = differences(preset_names_left_out(params_then), preset_names_left_out(params_now))
-
     return Comparison(
-        parameters=parameters,
-        inputs=inputs,
+        # Parameters that presets of other names hold are compared field by field.
+        parameters=differences(preset_names_left_out(committed.params), preset_names_left_out(now.params)),
+        inputs=external,
         outputs=outputs,
         gpus=gpus,
         num_outputs=len(outputs_now | outputs_then),
         metrics=metric_differences(),
-        former_stages=stages_of_former_runs(now),
-        changed_code=changed_code(now),
-        numerics=params_now.get("train.numerics"),
+        former_stages=now.former_stages,
+        changed_code=changed_code(now.hashes("deps")),
+        numerics=now.params.get("train.numerics"),
     )
 
 
@@ -296,23 +321,20 @@ def gpus_of(segments: list[dict]) -> list[str]:
     return list(dict.fromkeys(segment["gpu"] for segment in segments if "gpu" in segment))
 
 
-def without_gpus(segments: list[dict]) -> list[dict]:
-    """Return the segments that the same run has on a CPU: without a GPU's name, neighbours that are alike as one."""
-    joined: list[dict] = []
-    for segment in segments:
-        on_cpu = {name: value for name, value in segment.items() if name != "gpu"}
-        is_alike = bool(joined) and on_cpu | {"from_step": joined[-1]["from_step"]} == joined[-1]
-        if not is_alike:
-            joined.append(on_cpu)
-    return joined
-
-
 def hash_without_gpus() -> str:
     """Return DVC's hash that data/models has if the same run is computed on a CPU."""
+    # The segments of that run have no GPU's name, and neighbours that are alike are one.
     record = read_json(MODEL)
-    on_cpu = record | {"segments": without_gpus(record["segments"])}
+    segments: list[dict] = []
+    for segment in record["segments"]:
+        on_cpu = {name: value for name, value in segment.items() if name != "gpu"}
+        is_alike = bool(segments) and on_cpu | {"from_step": segments[-1]["from_step"]} == segments[-1]
+        if not is_alike:
+            segments.append(on_cpu)
+
+    on_cpu = record | {"segments": segments}
     content = json.dumps(on_cpu, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # as `write_json` writes it
-    return md5_of(MODELS, {MODEL.name: content.encode()})
+    return hash_of_folder(md5_by_name(MODELS) | {MODEL.name: md5_of_content(content.encode())})
 
 
 def metric_differences() -> list[Difference]:

@@ -24,6 +24,7 @@ from lm.tokenizer.build import write_from_folder
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from tools.common import paths
 from tools.common.arguments import tool_parser
+from tools.common.lock import read_lock
 from tools.common.models import (
     CONFIG,
     GENERATION_CONFIG,
@@ -39,7 +40,7 @@ from tools.common.models import (
     write_model,
 )
 from tools.common.models import WEIGHTS as SAFETENSORS
-from tools.common.parameters import SELECTORS, flatten, recorded_params, selected_presets
+from tools.common.parameters import SELECTORS, flatten, selected_presets
 from tools.export_hf.card import model_card, read_figures
 
 CARD = "README.md"
@@ -117,7 +118,7 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
 
     # Compare it with dvc.lock, where there is one.
     lock = args.params.with_name(paths.LOCK.name)
-    ran_with = recorded_params(read_yaml(lock)) if lock.exists() else {}
+    ran_with = read_lock(lock.parent).params if lock.exists() else {}
     for name, value in flatten(chosen).items():
         if value != ran_with.get(name, value):
             raise IntegrityError(f"{name} is {value}, {lock} says {ran_with[name]}; run `dvc repro`")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, write_json
-from lm.core.params import read_yaml
 from tools.common.commands import run
 from tools.common.environment import versions
-from tools.common.paths import LOCK, MODEL
+from tools.common.lock import read_lock
+from tools.common.paths import MODEL
 
 
 def prove_twice(out: Path) -> None:
@@ -27,12 +27,12 @@ def prove_twice(out: Path) -> None:
         clones = [Path(folder, "first"), Path(folder, "second")]
         for clone in clones:
             run("git", "clone", "-q", repository, clone, folder=repository)
-        committed = output_hashes(clones[0] / LOCK)  # before the run overwrites dvc.lock
+        committed = read_lock(clones[0]).hashes("outs")  # before the run overwrites dvc.lock
         for clone in clones:
             print(f"the {clone.name} of two runs of {head[:12]} begins", flush=True)
             run("dvc", "repro", "--no-run-cache", folder=clone)
-        first = output_hashes(clones[0] / LOCK)
-        second = output_hashes(clones[1] / LOCK)
+        first = read_lock(clones[0]).hashes("outs")
+        second = read_lock(clones[1]).hashes("outs")
         computed_on = read_json(clones[1] / MODEL)["segments"]
 
     # Write the comparison.
@@ -56,9 +56,3 @@ def prove_twice(out: Path) -> None:
     if differ_from_lock:
         raise IntegrityError(f"{where}: its runs and its dvc.lock differ in {', '.join(differ_from_lock)}")
     print(f"{len(outputs)} outputs of two runs have the bytes of dvc.lock at {head[:12]}")
-
-
-def output_hashes(lock: Path) -> dict[str, str]:
-    """Return {path: DVC's MD5} of all outputs."""
-    stages = read_yaml(lock)["stages"].values()
-    return {out["path"]: out["md5"] for stage in stages for out in stage["outs"]}
