@@ -1,11 +1,13 @@
 """dvc.lock against the files that are here: changed code, former runs, and conflicts of a merge."""
 
 import pytest
+from ruamel.yaml import YAML
 
 from extras.compress import compress
 from lm.core.errors import IntegrityError
+from support import ROOT
 from tools import generate
-from tools.common.lock import Lock, changed_code, parse_lock, read_lock
+from tools.common.lock import Lock, changed_code, parse_lock, parse_stages, read_lock
 from tools.export_hf import cli as export_hf
 
 
@@ -101,3 +103,27 @@ def test_stages_are_those_of_dvc_yaml_in_its_order():
     lock = parse_lock("stages: {eval: {cmd: e}, gone: {cmd: g}, text: {cmd: t}}", "stages: {text: {}, eval: {}}", "x")
 
     assert list(lock.stages) == ["text", "eval"]
+
+
+# YAML.
+
+NUMBERS = "1e-05, 1.5, .5, 12, -3e4, 1.0e+3, 0, -7, 1_000, 0x1F, .inf, 1e5, +2"
+OTHERS = "null, ~, true, on, no, yes, 2026-11-27, a: b, '1e3', \"1\", [], {}"  # "on" is true in YAML 1.1 only
+
+
+def test_values_have_the_types_that_they_have_for_dvc():
+    """DVC reads YAML 1.2 with ruamel.yaml, which is slower."""
+    text = f"stages: {{a: [{NUMBERS}, {OTHERS}]}}"
+
+    values = parse_stages(text)["a"]
+
+    expected = YAML(typ="safe").load(text)["stages"]["a"]
+    assert values == expected
+    assert list(map(type, values)) == list(map(type, expected))
+
+
+@pytest.mark.parametrize("name", ["dvc.lock", "dvc.yaml"])
+def test_the_files_of_dvc_are_read_as_dvc_reads_them(name):
+    text = (ROOT / name).read_text()
+
+    assert parse_stages(text) == YAML(typ="safe").load(text)["stages"]

@@ -2,9 +2,9 @@
 
 from lm.core.errors import UserError
 from lm.core.git import git
-from lm.core.params import read_yaml
+from lm.core.params import parse_yaml, read_yaml
 from tools.common.lock import Difference, differences
-from tools.common.parameters import SELECTORS, flatten, parse_yaml
+from tools.common.parameters import SELECTORS, flatten
 from tools.common.paths import PARAMS, PRESETS, SOURCES
 
 MOST_NAMED = 8
@@ -17,7 +17,7 @@ def describe_difference_from_head() -> str:
     """
     try:
         changed = differences_from_head()
-    except (UserError, ValueError):
+    except UserError:
         return ""
     named = [f"{each.name} {each.committed} → {each.now}" for each in changed[:MOST_NAMED]]
     if len(changed) > MOST_NAMED:
@@ -36,6 +36,6 @@ def differences_from_head() -> list[Difference]:
     selected = tuple(f"{section}.{params.get(selector)}." for selector, section in SELECTORS.items())
     found = []
     for path, text in edited.items():
-        changed = differences(flatten(parse_yaml(text)), flatten(read_yaml(path)))
+        changed = differences(flatten(parse_yaml(text, str(path))), flatten(read_yaml(path)))
         found += [each for each in changed if path == PARAMS or each.name.startswith(selected)]
     return found

@@ -1,11 +1,7 @@
 """Parameters by dotted name, the presets that the selectors choose, and an editor that keeps comments."""
 
-from typing import ClassVar
-
-import yaml
 from ruamel.yaml import YAML
 from ruamel.yaml.representer import RoundTripRepresenter
-from ruamel.yaml.resolver import implicit_resolvers
 
 SELECTORS = {
     "data.source": "sources",
@@ -43,28 +39,6 @@ def preset_names_left_out(params: dict) -> dict:
                 name = f"{book}.*.{name.removeprefix(chosen)}"
         renamed[name] = value
     return renamed
-
-
-class Loader(yaml.CSafeLoader):  # pyright: ignore[reportGeneralTypeIssues]
-    """Read YAML 1.2 as ruamel.yaml does: that takes 60 ms for a dvc.lock, this takes 5, and `noise` reads hundreds."""
-
-    yaml_implicit_resolvers: ClassVar[dict] = {}  # those of YAML 1.1 take 1e-05 for a text, and "on" for true
-
-
-for versions, tag, pattern, first_letters in implicit_resolvers:
-    if (1, 2) in versions:
-        Loader.add_implicit_resolver(tag, pattern, first_letters)
-
-
-def parse_yaml(text: str | bytes) -> dict:
-    """Return the mapping that is written in YAML. Raise ValueError if it is not one."""
-    try:
-        content = yaml.load(text, Loader)  # noqa: S506 - it is a CSafeLoader
-    except yaml.YAMLError as error:
-        raise ValueError(f"not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ValueError("the top level must be a mapping")
-    return content
 
 
 class NullRepresenter(RoundTripRepresenter):

@@ -163,6 +163,6 @@ def main(argv: list[str]) -> int:
         scores["HEAD"] = np.array([train_and_score(clone, head, seed) for seed in seeds])
         compressed = compress_test_text(clone, args.bytes)
 
-    difference = paired(scores["base"], scores["HEAD"])
+    difference = paired(scores["HEAD"] - scores["base"])
     print("\n".join(sentences(scores, difference, compressed)))
     return 0 if difference.value < 0 and compressed.came_back else NOT_CONFIRMED
