@@ -45,6 +45,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "first-experiment": lambda: runs.experiment("first_experiment"),
     "seeds": runs.seeds,
     "graph": runs.graph,
+    "judge-nights": runs.judge_nights,
+    "judge": runs.judge,
     # docs/
     **TUTORIAL,
     "second-experiment": lambda: runs.experiment("second_experiment"),

@@ -157,30 +157,65 @@ def default_evaluation() -> str:
     return paragraph(text)
 
 
+WORLDS = {
+    "small_changes": "small changes: equal seeds correlate by 0.97",
+    "all_changes": "60 % such, 20 % with 0.8, 20 % without",
+    "all_changes_1_percent_wide": "and 1 % with ten times the spread",
+    "all_changes_3_percent_wide": "and 3 %",
+    "all_changes_wide": "and 10 %",
+    "all_changes_three_times_wide": "and 10 % with three times the spread",
+    "all_changes_heavy_tails": "heavy tails (Student's t, 3 degrees of freedom)",
+    "all_changes_skewed": "skewed: a few lucky seeds",
+    "all_changes_unlucky_base": "all seeds of the first base unlucky by 0.5",
+    "unpaired": "no change correlates",
+    "unpaired_wide": "none, and 10 % with ten times the spread",
+}
+
+
 def judge() -> str:
-    """docs/search.md: what is kept in nights without and with real gains, by each rule."""
+    """docs/search.md: what is kept in nights without and with real gains, in each world."""
     found = read("judge")
-    names = {
-        "judge": "`judge`",
-        "alpha_spending": "the same, by alpha spending",
-        "greedy": "keep the lowest loss so far",
-    }
     rows = []
-    for key, name in names.items():
-        without = found[key]["no_gains"]
-        with_gains = found[key]["with_gains"]
-        false_nights = f"{100 * without['nights_with_a_false_one']:.1f} %"
-        found_gains = f"{with_gains['kept_gains']:.1f} of {found['gains']}"
-        false_share = f"{100 * with_gains['false_share_of_kept']:.1f} %"
-        runs = f"{without['runs']:.0f}, {with_gains['runs']:.0f}"
-        rows.append((name, false_nights, found_gains, false_share, runs))
-    gains = f"{found['gains']} gains of {found['gain_in_standard_deviations']:g} standard deviations"
-    head = "rule | nights without gains that keep a false one | "
-    head += f"found of {gains} | false among those kept then | runs without gains, with them"
-    nights = found["judge"]["no_gains"]["nights"]
-    intro = f"{nights:,} simulated nights of {found['tries']} changes of each kind, judged with {found['first_seeds']}"
-    intro += f" to {found['most_seeds']} seeds of each side ([judge.json](../benchmarks/results/judge.json)):"
+    for world, name in WORLDS.items():
+        rows.append((name, *figures_of_nights(found["judge"][world])))
+    rows.append(("lowest loss so far, small changes", *figures_of_nights(found["greedy"]["small_changes"])))
+    gains = f"found of {found['gains']} gains of 2 (of 1)"
+    head = f"changes | nights without gains that keep a false one | {gains} | runs without gains, with those of 2"
+    intro = (
+        f"{found['nights']:,} simulated nights of {found['tries']} changes of each kind; gains in standard deviations "
+    )
+    intro += "over seeds ([judge.json](../benchmarks/results/judge.json)):"
     return f"{paragraph(intro)}\n\n{table(head, rows)}"
+
+
+def judge_nights() -> str:
+    """README: nights without gains that keep a false change, by `judge` and by the lowest loss."""
+    found = read("judge")
+    lowest = false_nights(found["greedy"]["small_changes"])
+    small = false_nights(found["judge"]["small_changes"])
+    large = false_nights(found["judge"]["all_changes"])
+    nights = f"{found['nights']:,} simulated nights of {found['tries']} changes that do nothing"
+    text = (
+        f'In {nights}, the rule "keep the lowest loss so far" kept one in {lowest} of the nights. `judge` did in '
+        f"{small} if all changes are small, and in {large} with large ones among them "
+        f"([more](docs/search.md#how-it-decides))."
+    )
+    return paragraph(text)
+
+
+def false_nights(world: dict) -> str:
+    """Return the share of nights without gains in which a false change was kept."""
+    return f"{100 * world['no_gains']['nights_with_a_false_one']:.1f} %"
+
+
+def figures_of_nights(world: dict) -> tuple[str, str, str]:
+    """Return the columns of a world: false nights, gains found, runs."""
+    without = world["no_gains"]
+    large = world["gains_of_2_sd"]
+    kept = f"{large['kept_gains']:.1f}"
+    if small := world.get("gains_of_1_sd"):
+        kept += f" ({small['kept_gains']:.1f})"
+    return false_nights(world), kept, f"{without['runs']:.0f}, {large['runs']:.0f}"
 
 
 def graph() -> str:

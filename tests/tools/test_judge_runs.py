@@ -229,13 +229,23 @@ def test_a_run_has_its_seed_and_the_folders_that_the_worktree_lacks(clone, tmp_p
 
 
 def test_parameters_that_are_as_they_must_be_are_not_written(clone):
-    path = clone / "params.yaml"
-    path.write_text(path.read_text() + "\n\n")
-    before = path.read_text()
+    os.utime("params.yaml", (1, 1))
 
     set_parameters(1, clone)
 
-    assert path.read_text() == before
+    assert Path("params.yaml").stat().st_mtime == 1
+
+
+def test_a_run_finds_a_file_of_the_user(clone, tmp_path):
+    own = tmp_path / "repository/own.txt"
+    own.parent.mkdir()
+    own.write_text("not in Git")
+    path = clone / "params.yaml"
+    path.write_text(path.read_text().replace("path: data/local ", "path: own.txt "))
+
+    set_parameters(1, own.parent)
+
+    assert read_yaml("params.yaml")["local"]["path"] == str(own)
 
 
 def test_compiled_loops_are_taken_if_the_code_is_that_of_the_repository(clone, tmp_path):
