@@ -37,6 +37,7 @@ TOOLS_BY_GOAL = {
         "search_example": "extras.search_example.search_example",
         "score_test": "tools.score_test",
         "lm_eval": "extras.lm_eval.lm_eval",
+        "score_hf": "extras.score_hf.score_hf",
     },
     "check files and bits": {
         "verify": "tools.verify.cli",

@@ -365,13 +365,12 @@ def build_with_transformers(model: Gemma3Model):
 
 
 def open_with_transformers(folder: Path, **options):
-    """Return the Gemma3ForCausalLM of a folder in float32, without a word; code and pickled weights are not read."""
-    from transformers import Gemma3ForCausalLM
+    """Return the causal model of a folder in float32, without a word; code and pickled weights are not read."""
+    from transformers import AutoModelForCausalLM
 
+    options |= {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     with _silent():
-        model = Gemma3ForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True, **options
-        )
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
     return model.eval()
 
 
