@@ -1,11 +1,13 @@
 """The command evidence: what it prints of two tables, its JSON, and its exit status."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evidence.command import main
+from support.json_documents import check_document, documented_of_tables, read_document
 
 NUM_DOCUMENTS = 40
 
@@ -41,6 +43,44 @@ def test_compare_answers_in_words_and_in_json(tables, capsys):
     assert document["baseline"]["name"] == "base"
     (found,) = document["comparisons"]
     assert found["seeds"]["difference"] == pytest.approx(-0.1 / np.log(2), abs=0.01)
+
+
+@pytest.mark.parametrize("command", ["compare", "noise"])
+@pytest.mark.parametrize("kind", ["losses", "scores"])
+def test_the_json_of_tables_has_the_keys_that_are_documented_for_them(tables, capsys, command, kind):
+    """Of two groups of three seeds, with sources and so few documents that there is a warning."""
+    columns = {"losses": "nats,utf8_bytes", "scores": "score,higher_is_better"}[kind]
+    last = {"losses": "9", "scores": "true"}[kind]
+    rows = [f"run,seed,document,source,{columns}"]
+    for run, gain in (("a", 0.0), ("b", 0.2)):
+        for seed in (1, 2, 3):
+            for document in range(20):
+                value = np.random.default_rng([seed, document]).random() + gain * (seed + document % 3)
+                rows.append(f"{run},{seed},{document},s{document % 2},{value},{last}")
+    Path("t.csv").write_text("\n".join(rows) + "\n")
+    within = ["--within", "0.1"] if command == "compare" else []
+
+    main([command, "t.csv", "--json", *within])
+
+    document = read_document(capsys.readouterr().out)
+    types_of = documented_of_tables(document["schema"], is_of_scores=kind == "scores")
+    assert check_document(document, types_of) == types_of.keys()
+
+
+def test_a_run_of_a_table_may_have_no_seed(tables, capsys):
+    rows = [
+        f"{run},{document},{document % 7 + gain},9"
+        for run, gain in (("a", 0), ("b", 1))
+        for document in range(NUM_DOCUMENTS)
+    ]
+    Path("t.csv").write_text("\n".join(["run,document,nats,utf8_bytes", *rows]) + "\n")
+
+    for command, runs_of in (("compare", "groups"), ("noise", "configurations")):
+        main([command, "t.csv", "--json"])
+
+        document = read_document(capsys.readouterr().out)
+        check_document(document, documented_of_tables(document["schema"]))
+        assert [run["seed"] for group in document[runs_of] for run in group["runs"]] == [None, None]
 
 
 def test_require_sets_the_status_and_the_baseline_decides_the_direction(tables, capsys):

@@ -17,13 +17,30 @@ TYPES = {
 }
 
 
+def section_of(heading: str) -> str:
+    """Return the section of docs/json.md with this heading."""
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    return page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def documented_of_tables(schema: str, is_of_scores: bool = False) -> dict[str, set[str]]:
+    """Return key → types of a document about tables of losses, or of scores."""
+    (row,) = re.findall(rf"^\| `{schema}` \| (.*) \|$", section_of("Of tables"), re.M)
+    left_out = re.findall(r"`([^`]+)`", row)
+    if is_of_scores:
+        left_out.append("documents.utf8_bytes")
+    of_tables = {}
+    for key, types in documented(schema).items():
+        is_left_out = any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in left_out)
+        if not is_left_out:
+            of_tables[key.replace("bits_per_byte", "score") if is_of_scores else key] = types
+    return of_tables
+
+
 def documented(schema: str) -> dict[str, set[str]]:
     """Return key → types of the table below the heading of a schema."""
-    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    after_heading = page.split(f"\n## {schema}\n")[1]
-    section = after_heading.split("\n## ")[0]
     types_of = {}
-    for keys, types in ROW.findall(section):
+    for keys, types in ROW.findall(section_of(schema)):
         for key in re.findall(r"[\w.\[\]]+", keys):
             types_of[key] = set(types.split(" or "))
 
@@ -48,10 +65,10 @@ def read_document(text: str) -> dict:
     return json.loads(text, parse_constant=reject)
 
 
-def check_document(document: dict) -> set[str]:
+def check_document(document: dict, types_of: dict[str, set[str]] | None = None) -> set[str]:
     """Check that a document has exactly the documented keys, with their types; return the keys that it has."""
     found: set[str] = set()
-    _check_object(document, "", documented(document["schema"]), found)
+    _check_object(document, "", types_of or documented(document["schema"]), found)
     return found
 
 
