@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_a_section_that_nothing_reads_is_refused(folder, capsys):
 
 def begin_stage(workspace, stage: str) -> str:
     """Check the parameters as DVC does in a stage, in a group of processes of its own; return what is printed."""
-    command = ("setsid", "python", "src", "check_parameters")
+    command = ("setsid", sys.executable, "src", "check_parameters")  # `python` may be a server, with its own group
     done = workspace.run(*command, DVC_STAGE=stage)
     return done.stdout + done.stderr
 
@@ -141,12 +142,11 @@ def begin_stage(workspace, stage: str) -> str:
 def test_the_first_stage_says_which_parameters_differ_from_head(committed):
     assert begin_stage(committed, "eval") == ""
     committed.change(**{"train.weight_decay": 0.2, "models.micro.d_ff": 64, "models.tiny.d_ff": 64})
-    both = ["python", "src", "check_parameters"] * 2
-    both.insert(3, "&&")
+    both = f"{sys.executable} src check_parameters && {sys.executable} src check_parameters"
 
     first = begin_stage(committed, "fetch")
     next_run = begin_stage(committed, "eval")
-    two_stages = committed.run("setsid", "bash", "-c", " ".join(both), DVC_STAGE="eval").stdout
+    two_stages = committed.run("setsid", "bash", "-c", both, DVC_STAGE="eval").stdout
     shutil.rmtree(committed.folder / ".git")
     without_git = begin_stage(committed, "eval")
 
