@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.judge.losses import read_losses
+from evidence.table import read_losses
 from harness import RESULTS, ROOT
 from lm.core.files import read_json, write_json
 from lm.core.paths import PARAMS
@@ -63,7 +63,7 @@ def bits_per_byte(folder: Path, seed: int) -> float:
     losses = folder / "losses.csv"
     environment = {**os.environ, "SEED": str(seed), "LOSSES": str(losses), "REPOSITORY": str(ROOT)}
     subprocess.run([sys.executable, "src", "judge_run"], cwd=folder, env=environment, check=True, stdout=sys.stderr)
-    return read_losses(losses).bits_per_byte
+    return read_losses(losses).score
 
 
 def describe(base: np.ndarray, changed: np.ndarray) -> dict[str, float]:

@@ -13,7 +13,7 @@
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +62,17 @@ def text_of(value: object) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table; WrongInput unless it has rows and the columns of losses or those of scores."""
+def read_losses(path: Path) -> LossRun:
+    """Return the losses of the run that a table is of, which needs no column `run`; its documents in order of name."""
+    rows = read_rows(path, LOSSES[1:])
+    names = sorted({str(row["document"]) for row in rows})
+    at = positions_of(str(path), rows, {name: i for i, name in enumerate(names)})
+    nats, utf8_bytes = losses_at(str(path), rows, at)
+    return LossRun(name=path.stem, seed=None, documents=names, nats=nats, utf8_bytes=utf8_bytes)
+
+
+def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
+    """Return the rows of a table; WrongInput unless it has rows and the columns `wanted`, of losses or of scores."""
     rows: list[Row]
     try:
         if path.suffix == ".parquet":
@@ -79,13 +88,10 @@ def read_rows(path: Path) -> list[Row]:
                 columns = list(reader.fieldnames or [])
     except (OSError, ValueError, csv.Error, ImportError) as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from None
-    wanted = SCORES if "score" in columns else LOSSES
+    wanted = wanted or (SCORES if "score" in columns else LOSSES)
     missing = [name for name in wanted if name not in columns]
     if missing:
-        raise WrongInput(
-            f"{path}: has no column {', '.join(missing)}; a table of losses has {', '.join(LOSSES)}, one of scores has "
-            f"{', '.join(SCORES)}"
-        )
+        raise WrongInput(f"{path}: has no column {', '.join(missing)}; it must have {', '.join(wanted)}")
     if not rows:
         raise WrongInput(f"{path}: has no rows")
     return rows
@@ -93,20 +99,8 @@ def read_rows(path: Path) -> list[Row]:
 
 def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]) -> Run:
     """Return the run of these rows, with its documents in the order of `position`."""
-    at = []
-    for row in rows:
-        document = str(row["document"])
-        if document not in position:
-            raise WrongInput(f"{where}: has document {document}, which the first run lacks; score the same documents")
-        at.append(position[document])
     is_of_scores = "score" in rows[0]
-    counts = np.bincount(at, minlength=len(position))
-    for document, i in position.items():
-        if not counts[i]:
-            raise WrongInput(f"{where}: lacks document {document}; score the same documents in all runs")
-        if counts[i] > 1 and not is_of_scores:
-            raise WrongInput(f"{where}: has document {document} twice; give each run another name or seed")
-
+    at = positions_of(where, rows, position, may_repeat=is_of_scores)
     sources = None
     if "source" in rows[0]:
         sources = np.empty(len(position), object)
@@ -124,14 +118,39 @@ def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]
         is_better = one_of(where, "higher_is_better", rows).lower()
         if is_better not in TRUE + FALSE:
             raise WrongInput(f"{where}: higher_is_better is {is_better!r}; it must be true or false")
-        return ScoreRun(scores=scores, num_items=counts, is_higher_better=is_better in TRUE, **common)
-    nats = np.empty(len(position))
-    utf8_bytes = np.empty(len(position), np.int64)
+        return ScoreRun(scores=scores, num_items=np.bincount(at), is_higher_better=is_better in TRUE, **common)
+    nats, utf8_bytes = losses_at(where, rows, at)
+    return LossRun(nats=nats, utf8_bytes=utf8_bytes, **common)
+
+
+def positions_of(where: str, rows: list[Row], position: Mapping[str, int], may_repeat: bool = False) -> list[int]:
+    """Return the position of the document of each row; WrongInput unless these are the documents of `position`."""
+    at = []
+    for row in rows:
+        document = str(row["document"])
+        if document not in position:
+            raise WrongInput(f"{where}: has document {document}, which the first run lacks; score the same documents")
+        at.append(position[document])
+    counts = np.bincount(at, minlength=len(position))
+    for document, i in position.items():
+        if not counts[i]:
+            raise WrongInput(f"{where}: lacks document {document}; score the same documents in all runs")
+        if counts[i] > 1 and not may_repeat:
+            raise WrongInput(f"{where}: has document {document} twice; a run has one row for it")
+    return at
+
+
+def losses_at(where: str, rows: list[Row], at: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nats (D,) float64 and bytes (D,) int64 of rows whose documents are at these positions."""
+    nats = np.empty(len(rows))
+    utf8_bytes = np.empty(len(rows), np.int64)
     nats[at] = [number(where, "nats", row["nats"]) for row in rows]
     utf8_bytes[at] = [whole_number(where, "utf8_bytes", row["utf8_bytes"]) for row in rows]
+    if (nats < 0).any():
+        raise WrongInput(f"{where}: nats is {nats.min()}; it must be at least 0")
     if not utf8_bytes.any():
         raise WrongInput(f"{where}: utf8_bytes are all 0; they must be the bytes of the texts")
-    return LossRun(nats=nats, utf8_bytes=utf8_bytes, **common)
+    return nats, utf8_bytes
 
 
 def one_of(where: str, column: str, rows: list[Row]) -> str:

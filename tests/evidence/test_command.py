@@ -112,6 +112,37 @@ def test_noise_is_the_spread_over_seeds(tables, capsys):
     assert configuration["standard_deviation"] == pytest.approx(np.std(lucks, ddof=1) / np.log(2), rel=0.05)
 
 
+def test_noise_takes_the_pairs_from_the_other_groups_of_the_tables(tables, capsys):
+    """The seeds move both groups in the same way, so that pairs spread by the documents alone."""
+    assert main(["noise", *tables, "--json"]) == 0
+
+    configurations = read_document(capsys.readouterr().out)["configurations"]
+    of_base, of_wider = configurations
+    differences = []
+    for before, after in zip(of_base["runs"], of_wider["runs"], strict=True):
+        differences.append(after["bits_per_byte"] - before["bits_per_byte"])
+    for configuration in configurations:
+        assert configuration["pairs"]["num_configurations"] == 1
+        assert configuration["pairs"]["standard_deviation"] == pytest.approx(np.std(differences, ddof=1))
+        assert configuration["pairs"]["standard_deviation"] < configuration["standard_deviation"] / 5
+
+
+def test_runs_without_seeds_are_no_pairs(tables, capsys):
+    rows = [
+        f"{group}{i},{group},{document},{document % 7 + i},9"
+        for group in "ab"
+        for i in range(3)
+        for document in range(9)
+    ]
+    Path("t.csv").write_text("\n".join(["run,group,document,nats,utf8_bytes", *rows]) + "\n")
+
+    main(["noise", "t.csv", "--json"])
+
+    for configuration in read_document(capsys.readouterr().out)["configurations"]:
+        assert configuration["num_seeds"] == 3
+        assert configuration["pairs"]["num_configurations"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -13,9 +13,9 @@ from evidence.errors import Forged
 from evidence.judge.decision import EMPTY, LOOKS, MOST_SEEDS, Figures, Pool, decide
 from evidence.judge.judgements import Pair, columns, judge, pools_of, read_judgements, write_judgements
 from evidence.judge.levels import FALSE_RATE, next_level, share
-from evidence.judge.losses import Losses
 from evidence.judge.night import figures_of
 from evidence.judge.picture import half_of_band, save_picture
+from evidence.runs import LossRun
 
 PAIR = Pair(
     base="a" * 40,
@@ -182,8 +182,13 @@ def test_the_figures_are_those_of_the_losses():
     rng = np.random.default_rng(0)
     documents = [f"d{i}" for i in range(20)]
     sizes = rng.integers(50, 200, 20)
-    base = [Losses(documents, rng.uniform(50, 200, 20), sizes) for _ in range(5)]
-    candidate = [Losses(documents, rng.uniform(50, 200, 20), sizes) for _ in range(2)]
+
+    def run() -> LossRun:
+        nats = rng.uniform(50, 200, 20)
+        return LossRun(name="", seed=None, documents=documents, nats=nats, utf8_bytes=sizes)
+
+    base = [run() for _ in range(5)]
+    candidate = [run() for _ in range(2)]
 
     figures = figures_of(base, candidate)
 

@@ -275,7 +275,7 @@ def test_the_sentence_has_the_detectable_difference_and_the_seeds_that_the_measu
     found = welch(values, values + 1.5)
     needed = units_needed(found, 3, 2, 2)
 
-    sentence = power(found, 3, "seeds", least=2, least_named=2, num_means=2)
+    sentence = power(found, 3, "seeds", least=2, least_named=needed, num_means=2)
     without_needed = power(found, 3, "seeds", least=2, least_named=needed + 1, num_means=2)
 
     assert f"With 3 seeds, a true difference of {detectable_difference(found):.4f}" in sentence

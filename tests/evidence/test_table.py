@@ -9,7 +9,7 @@ import pytest
 
 from evidence.errors import WrongInput
 from evidence.runs import group_by_seed
-from evidence.table import read_tables
+from evidence.table import read_losses, read_tables
 
 GOOD = [
     {"run": "a", "document": "x", "nats": "7.5", "utf8_bytes": "10"},
@@ -71,6 +71,18 @@ def test_a_parquet_file_and_several_tables_give_the_runs_of_one_csv_file(read, t
         assert one.sources.tolist() == other.sources.tolist() == ["s", "s"]
 
 
+def test_the_table_of_one_run_needs_no_name_and_has_its_documents_by_name(tmp_path):
+    """Other columns do not count."""
+    rows = [{"document": name, "nats": nats, "utf8_bytes": 9, "score": 1} for name, nats in (("b", 2.5), ("a", 1.5))]
+
+    losses = read_losses(write(tmp_path / "t.csv", rows))
+
+    assert list(losses.documents) == ["a", "b"]
+    assert losses.nats.tolist() == [1.5, 2.5]
+    with pytest.raises(WrongInput, match=r"t\.csv: has document a twice"):
+        read_losses(write(tmp_path / "t.csv", [*rows, rows[1]]))
+
+
 def test_scores_of_several_items_of_a_document_are_added(read):
     (run,) = read(SCORED)
 
@@ -99,6 +111,7 @@ def without(column: str) -> list[dict]:
         (changed(3, utf8_bytes="11"), ["document x", "10 bytes in run a", "11 in run b"]),
         (changed(1, nats="nan"), ["run a", "nats is nan", "finite"]),
         (changed(1, nats="?"), ["run a", "nats is ?", "finite"]),
+        (changed(1, nats="-1"), ["run a", "nats is -1", "at least 0"]),
         (changed(1, utf8_bytes="1.5"), ["run a", "utf8_bytes is 1.5", "whole number"]),
         (changed(1, utf8_bytes="-1"), ["run a", "utf8_bytes is -1", "whole number"]),
         ([row | {"utf8_bytes": "0"} for row in GOOD], ["utf8_bytes are all 0"]),

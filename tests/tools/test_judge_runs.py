@@ -16,8 +16,9 @@ import pytest
 
 from evidence.judge import night
 from evidence.judge.judgements import columns
-from evidence.judge.losses import Losses, read_losses
 from evidence.judge.repository import commit_of_workspace, read_commit, reject_changed
+from evidence.runs import LossRun
+from evidence.table import read_losses
 from lm.core.errors import IntegrityError
 from lm.core.params import read_yaml
 from support import ROOT
@@ -153,7 +154,9 @@ def made_up_losses(monkeypatch):
             rng = np.random.default_rng([seed, is_base])
             luck = np.sin(seed) + rng.normal(0, 0.001)
             nats = 100 * (2 + luck + np.linspace(0, 0.1, 30) - gain * np.linspace(0, 2, 30))
-            found.append(Losses([str(i) for i in range(30)], nats, np.full(30, 100)))
+            documents = [str(i) for i in range(30)]
+            sizes = np.full(30, 100)
+            found.append(LossRun(name="", seed=None, documents=documents, nats=nats, utf8_bytes=sizes))
         return found
 
     monkeypatch.setattr(night, "losses_of", losses_of)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import importlib.util
 import math
 import sys
@@ -21,10 +22,10 @@ from evidence.judge.judgements import (
     row_of,
     write_judgements,
 )
-from evidence.judge.losses import Losses
 from evidence.judge.picture import save_picture
 from evidence.judge.repository import Commit, own_folder
 from evidence.judge.runs import Runner, losses_of
+from evidence.runs import LossRun
 
 RESAMPLES = 1999
 RESAMPLING_SEED = 1
@@ -83,7 +84,7 @@ def judge_once(
     of_base = losses_of(runner, base, range(first_seed, first_seed + base_seeds), is_base=True)
     of_candidate = losses_of(runner, candidate, range(first_seed, first_seed + num_seeds), is_base=False)
     reject_other_documents(base, candidate, of_base, of_candidate)
-    pair = own._replace(text=of_base[0].text)
+    pair = own._replace(text=hash_of_text(of_base[0]))
     figures = figures_of(of_base, of_candidate)
 
     if recorded:
@@ -104,7 +105,14 @@ def seeds_of_base(num_seeds: int) -> int:
     return LOOKS[1] if num_seeds < LOOKS[1] else max(MOST_SEEDS, num_seeds)
 
 
-def reject_other_documents(base: Commit, candidate: Commit, a: Sequence[Losses], b: Sequence[Losses]) -> None:
+def hash_of_text(losses: LossRun) -> str:
+    """Return a short hash of the names and sizes of the documents."""
+    rows = zip(losses.documents, losses.utf8_bytes, strict=True)
+    content = "\n".join(f"{name}\t{size}" for name, size in rows)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def reject_other_documents(base: Commit, candidate: Commit, a: Sequence[LossRun], b: Sequence[LossRun]) -> None:
     """Raise CandidateCrashed unless all runs scored the same documents."""
     first = a[0]
     for losses in (*a, *b):
@@ -112,11 +120,11 @@ def reject_other_documents(base: Commit, candidate: Commit, a: Sequence[Losses],
             raise CandidateCrashed(f"{candidate.short} and {base.short} scored other documents")
 
 
-def figures_of(of_base: Sequence[Losses], of_candidate: Sequence[Losses]) -> Figures:
+def figures_of(of_base: Sequence[LossRun], of_candidate: Sequence[LossRun]) -> Figures:
     """Return the figures of two sides whose first runs have equal seeds, in bits per byte."""
     seeds = len(of_candidate)
-    base = np.array([losses.bits_per_byte for losses in of_base])
-    candidate = np.array([losses.bits_per_byte for losses in of_candidate])
+    base = np.array([losses.score for losses in of_base])
+    candidate = np.array([losses.score for losses in of_candidate])
     pairs = candidate - base[:seeds]
 
     # Over documents: the mean over the pairs, of each document.

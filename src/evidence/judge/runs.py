@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from evidence.errors import CandidateCrashed, Forged, RunFailed, WrongInput
-from evidence.judge.losses import Losses, read_losses
 from evidence.judge.repository import Commit, environment, own_folder, worktree
+from evidence.runs import LossRun
+from evidence.table import read_losses
 
 STANDARD_ERROR = 2  # its descriptor
 # Statuses that say nothing about the candidate: a full disk, a lost network, a busy file, a signal.
@@ -49,7 +50,7 @@ def folder_of(runner: Runner, commit: Commit) -> Path:
     return own_folder() / "losses" / f"{commit.tree[:16]}-{runner.key[:16]}"
 
 
-def kept_losses(folder: Path, seed: int) -> Losses | None:
+def kept_losses(folder: Path, seed: int) -> LossRun | None:
     """Return the losses of a seed, None if it has not run. Raise Forged if the table has not the hash in its name."""
     for path in folder.glob(f"{seed}-*.csv"):
         if path.name != name_of(path, seed):
@@ -63,7 +64,7 @@ def name_of(path: Path, seed: int) -> str:
     return f"{seed}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.csv"
 
 
-def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: bool) -> list[Losses]:
+def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: bool) -> list[LossRun]:
     """Return the losses of a commit with each of the seeds; those that are missing are run first."""
     folder = folder_of(runner, commit)
     found = {seed: kept_losses(folder, seed) for seed in seeds}
@@ -102,7 +103,7 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
     # The table must be one.
     try:
         read_losses(written)
-    except (OSError, UnicodeDecodeError, WrongInput) as error:
+    except WrongInput as error:
         failure = RunFailed if is_base else CandidateCrashed
         raise failure(f"the run of {what} wrote no losses: {error}") from None
     return written
@@ -121,7 +122,7 @@ def wait_for(process: subprocess.Popen) -> int:
         signal.signal(signal.SIGTERM, former)
 
 
-def reject_ignored_seed(commit: Commit, found: list[Losses], is_base: bool) -> None:
+def reject_ignored_seed(commit: Commit, found: list[LossRun], is_base: bool) -> None:
     """Raise CandidateCrashed, or RunFailed for the base, if two seeds gave the same losses: they show no noise."""
     for i, losses in enumerate(found):
         if any(np.array_equal(losses.nats, other.nats) for other in found[:i]):
