@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 
 from evidence.command import main
+from evidence.comparisons import Options, compare_runs
+from evidence.json_output import plain
+from evidence.record import COMPARE, record
+from evidence.table import read_tables
 from support.json_documents import check_document, documented_of_tables, read_document
 
 NUM_DOCUMENTS = 40
@@ -91,6 +95,16 @@ def test_require_sets_the_status_and_the_baseline_decides_the_direction(tables, 
     assert "not better than wider: base" in capsys.readouterr().err
 
 
+def test_the_options_are_those_of_the_comparison(tables, capsys):
+    options = ["--baseline", "wider", "--within", "0.1", "--seed", "2", "--confidence", "0.8", "--resamples", "299"]
+
+    main(["compare", *tables, "--json", *options])
+
+    found = read_document(capsys.readouterr().out)
+    expected = compare_runs(read_tables(map(Path, tables)), Options("wider", 0.1, 2, 0.8, 299))
+    assert found == json.loads(json.dumps(plain({"schema": COMPARE} | record(expected))))
+
+
 def test_within_says_whether_a_change_costs_nothing(tables, capsys):
     same = write("same", 1.0001)
     main(["compare", "base.csv", same, "--within", "0.05"])
@@ -149,6 +163,7 @@ def test_runs_without_seeds_are_no_pairs(tables, capsys):
         (["compare", "base.csv", "--baseline", "other"], "--baseline is other"),
         (["compare", "base.csv", "wider.csv", "--within", "0"], "--within is 0"),
         (["compare", "base.csv", "wider.csv", "--resamples", "9"], "--resamples is 9"),
+        (["compare", "base.csv", "wider.csv", "--seed", "-1"], "--seed is -1"),
         (["noise", "base.csv", "--confidence", "2"], "--confidence is 2"),
         (["noise", "missing.csv"], "missing.csv: cannot be read"),
     ],

@@ -5,7 +5,10 @@ import pytest
 
 from evidence.answer import answer, power_line
 from evidence.comparison import DOCUMENTS, SEEDS, Comparison, compare_groups, detectable_by_seeds, equivalence
+from evidence.comparisons import Options, compare_runs
 from evidence.differences import paired, welch
+from evidence.distributions import student_t_quantile
+from evidence.errors import WrongInput
 from evidence.power import detectable_by_runs, detectable_difference
 from evidence.runs import Group, LossRun, ScoreRun
 
@@ -60,6 +63,9 @@ def test_further_seeds_of_one_side_have_no_pair_and_do_not_count():
         assert "over 3 pairs of equal seeds" in answer(found, 1, 0.95)
 
 
+UNKNOWN = {"a": (1.35, 1.36), "bb": (1.37, 1.39)}
+
+
 @pytest.mark.parametrize("seeds", [(1, 2, 3, 5), (6, 7, 8), (None, None)])
 def test_other_or_unknown_seeds_are_independent_runs(seeds):
     changed = Group([group("bb", {seed: score}).runs[0] for seed, score in zip(seeds, CHANGED.values(), strict=False)])
@@ -68,6 +74,46 @@ def test_other_or_unknown_seeds_are_independent_runs(seeds):
 
     assert not found.is_paired
     assert found.seeds == pytest.approx(welch(np.array(list(DEFAULT.values())), changed.scores))
+
+
+def test_two_sides_of_unknown_seeds_are_independent():
+    a, b = (Group([group(name, {None: score}).runs[0] for score in scores]) for name, scores in UNKNOWN.items())
+
+    found = compared(a, b)
+
+    assert found.seeds == pytest.approx(welch(a.scores, b.scores))
+
+
+def test_a_single_run_is_compared_with_the_mean_of_all_others():
+    found = compared(group("a", DEFAULT), group("bb", {1: 1.36}))
+
+    assert found.basis == DOCUMENTS
+    assert found.seeds.value == pytest.approx(1.36 - np.mean(list(DEFAULT.values())))
+    assert found.seeds.value == pytest.approx(found.documents.value)
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param((1, 2, 3, 4), id="pairs"), pytest.param((5, 6, 7, 8), id="independent")]
+)
+def test_the_confidence_is_that_of_the_interval_of_the_verdict_and_of_what_more_seeds_would_show(seeds):
+    a = group("a", DEFAULT)
+    b = group("bb", dict(zip(seeds, CHANGED.values(), strict=True)))
+
+    sure = compared(a, b)
+    unsure = compared(a, b, confidence=0.5)
+
+    df = sure.seeds.degrees_of_freedom
+    ratio = student_t_quantile(0.5, df) / student_t_quantile(0.95, df)
+    assert unsure.seeds.high - unsure.seeds.value == pytest.approx(ratio * (sure.seeds.high - sure.seeds.value))
+    p_value = sure.deciding.p_value
+    assert sure.verdict(sure.deciding, 1 - p_value) == "worse"
+    assert sure.verdict(sure.deciding, 1 - p_value + 1e-6) == "not shown"
+    of_sure = detectable_by_seeds(sure, 0.95).differences[5]
+    of_unsure = detectable_by_seeds(sure, 0.5).differences[5]
+    num_means = 1 if sure.is_paired else 2
+    assert of_unsure / of_sure == pytest.approx(
+        detectable_by_runs(1, 3, 5, 0.5, num_means) / detectable_by_runs(1, 3, 5, 0.95, num_means)
+    )
 
 
 def test_one_pair_and_pairs_with_equal_differences_have_no_interval():
@@ -105,6 +151,19 @@ def test_pairs_that_are_known_say_what_more_would_show_although_the_verdict_has_
     )
 
 
+def test_nothing_is_said_of_more_seeds_of_one_configuration():
+    found = compared(group("a", DEFAULT), group("a", CHANGED))
+
+    assert detectable_by_seeds(found, 0.95).differences == {}
+    assert power_line(found, 0.95) == ""
+
+
+def test_two_pairs_are_too_few_to_know_their_spread():
+    found = compared(group("a", DEFAULT), group("bb", {4: 1.34794, 3: 1.35461, 9: 1.35}))
+
+    assert not detectable_by_seeds(found, 0.95).is_of_pairs
+
+
 def test_without_pairs_more_seeds_are_reckoned_as_independent():
     found = compared(group("a", DEFAULT), group("bb", {8: 1.35, 9: 1.36}))
 
@@ -139,6 +198,45 @@ def test_a_difference_is_equivalent_if_its_interval_is_within_the_margin(basis, 
     assert found.verdict == verdict
     assert (found.low, found.high) == (narrow.low, narrow.high)
     assert found.confidence == pytest.approx(0.9)
+
+
+def test_a_difference_just_outside_the_margin_needs_the_wider_interval():
+    """It is outside with a confidence of 90 %, and not with 95 %."""
+    a = group("a", {1: 1.3, 2: 1.3, 3: 1.3, 4: 1.3})
+    b = group("bb", {1: 1.309, 2: 1.310, 3: 1.311, 4: 1.310})
+    narrow = compared(a, b, confidence=0.9).seeds
+    wide = compared(a, b).seeds
+    between = (narrow.low + wide.low) / 2
+    beyond = wide.low - 1e-5
+
+    verdicts = [equivalence(compared(a, b), within, 1, 0.95, 99, num_comparisons=1) for within in (between, beyond)]
+
+    assert [found.verdict for found in verdicts] == ["not decided", "not equivalent"]
+
+
+def test_the_level_of_equivalence_is_divided_by_the_number_of_comparisons():
+    runs = [run for name in ("a", "bb", "ccc") for run in group(name, DEFAULT).runs]
+
+    found = compare_runs(runs, Options(within=0.005, resamples=199))
+
+    assert [each.confidence for each in found.equivalences] == pytest.approx([0.95, 0.95])
+    with pytest.raises(WrongInput, match="--resamples is 78; it must be at least 99"):
+        compare_runs(runs, Options(resamples=78))
+    with pytest.raises(WrongInput, match="--resamples is 199; it must be at least 399"):
+        compare_runs(runs, Options(within=0.005, confidence=0.99, resamples=199))
+
+
+def test_what_is_better_alone_and_not_after_the_correction_is_not_better():
+    """Two groups with p = 0.04 each."""
+    runs = group("a", dict.fromkeys(range(4), 1.3)).runs
+    for name in ("bb", "ccc"):
+        runs = runs + group(name, {seed: 1.29 + 0.00498 * (-1) ** seed for seed in range(4)}).runs
+
+    found = compare_runs(runs, Options(resamples=99))
+
+    assert [each.seeds.p_value for each in found.alone] == pytest.approx([0.04, 0.04], abs=0.001)
+    assert [each.verdict(each.seeds, 0.95) for each in found.alone] == ["better", "better"]
+    assert found.not_better() == ["bb (not shown)", "ccc (not shown)"]
 
 
 def test_two_sides_at_the_margin_are_rarely_called_equivalent():
