@@ -182,7 +182,7 @@ def parser_of(module: str) -> argparse.ArgumentParser:
 
 
 def reject_unexplained(parser: argparse.ArgumentParser) -> None:
-    """End with a message if an argument of a command, or of its subcommands, has no help text."""
+    """Exit with a message if an argument of a command or of a subcommand has no help text."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():

@@ -21,14 +21,8 @@ from lm.core.params import read_yaml
 from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.environment import versions
-from tools.common.lock import (
-    MISSING,
-    Difference,
-    compare_with_committed,
-    read_lock,
-    read_timing,
-)
-from tools.common.parameters import flatten, selected_presets
+from tools.common.lock import compare_with_committed, read_lock, read_timing
+from tools.common.parameters import Difference, flatten, selected_presets
 
 PICTURES = {  # drawn by the stage plot → caption
     "loss_by_position": "The loss falls as long as more context helps. Where it is flat, longer windows do not help.",
@@ -137,9 +131,7 @@ def difference_row(found: Difference) -> tuple:
     """Return name, committed value, value now, and the change of a number."""
     if is_number(found.committed) and is_number(found.now):
         return found.name, found.committed, found.now, found.now - found.committed
-    committed = found.committed if found.committed == MISSING else str(found.committed)
-    now = found.now if found.now == MISSING else str(found.now)
-    return found.name, committed, now, ""
+    return found.name, str(found.committed), str(found.now), ""
 
 
 def is_number(value) -> bool:

@@ -68,7 +68,7 @@ def with_baseline_first(groups: list[Group[R]], name: str | None) -> list[Group[
 
 
 def reject_wrong_options(options: Options, num_comparisons: int = 1) -> None:
-    """Raise WrongInput if an option is out of range for so many comparisons."""
+    """Raise WrongInput if an option is out of range. More comparisons need more resamples."""
     reject_wrong_confidence(options.confidence)
     if options.within is not None and not 0 < options.within < math.inf:
         raise WrongInput(f"--within is {options.within}; it must be above 0, in the unit of the difference")

@@ -14,13 +14,13 @@ from evidence.json_output import print_json
 from evidence.noise import NOISE, Noise, ScoredRun, describe, measure_noise, noise_record
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
+from tools.common.parameters import differences
 from tools.common.paths import LOCK, VALIDATION
 from tools.common.runs import (
     WORKSPACE,
     KnownRun,
     KnownRuns,
     Revision,
-    different_entries,
     find_known_runs,
     read_known_run,
 )
@@ -73,7 +73,7 @@ def find_noise(name: str, known: KnownRuns, confidence: float) -> KnownNoise:
         if run.parameters != reference.parameters:
             left_out.append(LeftOut(run.name, OTHER_PARAMETERS, []))
         elif run.configuration != reference.configuration:
-            inputs = [path for path, *_ in different_entries(reference.inputs, run.inputs)]
+            inputs = sorted(each.name for each in differences(reference.inputs, run.inputs))
             left_out.append(LeftOut(run.name, OTHER_INPUTS, inputs))
         elif run.seed not in [other.seed for other in runs]:
             runs.append(run)

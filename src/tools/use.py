@@ -22,7 +22,7 @@ from lm.core.git import git
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from tools.common.arguments import tool_parser
-from tools.common.parameters import comment_keeping_yaml, flatten
+from tools.common.parameters import comment_keeping_yaml, differences, flatten
 from tools.common.problems import find_all_problems
 
 RECIPES = Path("recipes")
@@ -117,22 +117,15 @@ def write_into(folder: Path, texts: dict[Path, str]) -> None:
         write_text(folder / file, text)
 
 
-def differences(file: Path, before: dict, after: dict) -> list[str]:
+def changes_of(file: Path, before: dict, after: dict) -> list[str]:
     """Return a line for each value that differs between two states of a file, and one for each entry that is new."""
     lines = []
-    old = flatten(before)
-    new = flatten(after)
-    for name in dict.fromkeys([*old, *new]):
-        if name in old and name in new and old[name] != new[name]:
-            lines.append(f"{file}: {name}  {shown(old[name])} -> {shown(new[name])}")
-        elif name not in new:
-            lines.append(f"{file}: {name}  {shown(old[name])} -> (none)")
-        elif name not in old:
-            section, entry, *_ = name.split(".")
-            if section in OPEN_SECTIONS and entry not in before[section]:
-                lines.append(f"{file}: {section}.{entry}  is new")
-            else:
-                lines.append(f"{file}: {name}  (none) -> {shown(new[name])}")
+    for name, old, new in differences(flatten(before), flatten(after)):
+        section, *inside = name.split(".")
+        if section in OPEN_SECTIONS and inside[0] not in before[section]:
+            lines.append(f"{file}: {section}.{inside[0]}  is new")
+        else:
+            lines.append(f"{file}: {name}  {shown(old)} -> {shown(new)}")
     return list(dict.fromkeys(lines))
 
 
@@ -172,7 +165,7 @@ def main(argv: list[str]) -> None:
         write_into(Path(folder), texts)
         reject_wrong_values(Path(folder))
         after = {file: read_yaml(Path(folder, file)) for file in FILES}
-    changes = [line for file in FILES for line in differences(file, read_yaml(file), after[file])]
+    changes = [line for file in FILES for line in changes_of(file, read_yaml(file), after[file])]
     edited = edited_files()
     write_into(Path(), texts)
 

@@ -17,7 +17,8 @@ from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
 from tools.common.arguments import tool_parser
-from tools.common.lock import Comparison, Difference, compare_with_committed, read_timing
+from tools.common.lock import Comparison, compare_with_committed, read_timing
+from tools.common.parameters import Difference
 from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
 
 SCHEMA = "reprolm.verdict/1"

@@ -147,6 +147,11 @@ class Workspace:
             self.run("git", "add", "--force", SMALL_TEXT)  # Git ignores data/local
         self.run("git", "commit", "-q", "-m", message)
 
+    def go_back(self, revision: str) -> None:
+        """Bring back the files of a revision, and delete those that Git neither has nor ignores."""
+        self.run("git", "reset", "--quiet", "--hard", revision)
+        self.run("git", "clean", "--quiet", "-fd")
+
     def repro(self, *arguments: str) -> set[str]:
         """Run `dvc repro`; return the stages that ran or came from the run cache."""
         lines = self.run("dvc", "repro", *arguments).stdout.splitlines()

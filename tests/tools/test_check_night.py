@@ -29,8 +29,7 @@ def repository(tmp_path_factory) -> Workspace:
 def workspace(repository, monkeypatch) -> Workspace:
     """The same, as it was committed, as the working directory."""
     monkeypatch.chdir(repository.folder)
-    repository.run("git", "reset", "--quiet", "--hard", "start")
-    repository.run("git", "clean", "--quiet", "-fd")
+    repository.go_back("start")
     return repository
 
 

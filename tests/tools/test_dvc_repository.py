@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pygit2
 import pytest
+import yaml
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from support.refusal import refused
-from tools.common.runs import Revision, explain_failures
+from tools.common.lock import md5_of, read_committed_lock, read_lock
+from tools.common.runs import WORKSPACE, Revision, experiment_names, explain_failures, find_known_runs
 from tools.compare import cli as compare
 from tools.verify import cli as verify
 
@@ -109,3 +111,53 @@ def test_conflicts_of_a_merge_are_named(project, capsys):
     Path("dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n=======\nstages: {}\n>>>>>>> other\n")
     status = compare.main(["workspace", "HEAD"])
     refused(status, capsys.readouterr().err, 4, "dvc.lock: a merge left conflicts")
+
+
+def test_each_state_has_the_stages_of_its_own_dvc_yaml(project):
+    """DVC leaves the stages in dvc.lock that dvc.yaml no longer has."""
+    Path("dvc.yaml").write_text("stages: {}\n")
+
+    assert list(Revision("HEAD").lock.stages) == ["x"]
+    assert list(read_committed_lock().stages) == ["x"]
+    assert list(Revision(WORKSPACE).lock.stages) == []
+    assert list(read_lock().stages) == []
+
+
+def test_a_revision_of_git_comes_before_an_experiment_of_the_same_name(project):
+    start, end = (subprocess.check_output(["git", "rev-parse", name], text=True).strip() for name in ("HEAD~1", "HEAD"))
+    git("update-ref", f"refs/exps/{end[:2]}/{end[2:]}/same", start, folder=project)
+    of_experiment = list(Revision("same").lock.stages)
+    git("branch", "same", end, folder=project)
+
+    assert of_experiment == []
+    assert list(Revision("same").lock.stages) == ["x"]
+
+
+def test_what_dvc_keeps_for_running_experiments_is_not_an_experiment(project):
+    head = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+    for reference in ("refs/exps/exec/EXEC_HEAD", "refs/exps/celery/stash", f"refs/exps/{head[:2]}/{head[2:]}/mine"):
+        git("update-ref", reference, head, folder=project)
+
+    assert experiment_names() == ["mine"]
+
+
+def test_states_without_a_run_are_all_named_and_tags_of_files_left_out(project):
+    git("branch", "other", folder=project)
+    git("tag", "of-a-file", "HEAD:dvc.yaml", folder=project)
+
+    known = find_known_runs()
+
+    assert known.runs == []
+    assert sorted(known.without_results) == ["HEAD", "main", "other", "workspace"]
+
+
+def test_files_of_code_are_known_if_they_are_those_of_the_run(project):
+    Path("code").mkdir()
+    Path("code/a.py").write_text("a = 1\n")
+    dep = {"path": "code", "hash": "md5", "md5": md5_of(Path("code"))}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"x": {"cmd": "x", "deps": [dep]}}}))
+    of_the_run = Revision(WORKSPACE).files_of("code")
+    Path("code/a.py").write_text("a = 2\n")
+
+    assert list(of_the_run) == ["a.py"]
+    assert Revision(WORKSPACE).files_of("code") == {}

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +11,18 @@ import pytest
 import yaml
 
 from lm.core.errors import IntegrityError
+from lm.core.files import write_json
 from tools.common.runs import Revision, read_run, read_runs, reject_other_text
 from tools.common.test_reads import TestRead, write_test_reads
 
 LOSSES = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4], "source": ["stories", "headers"]}
 WEIGHTS = "a" * 64
-MODEL = {"last": {"tokens_seen": 9}, "best": {"tokens_seen": 8, "sha256": WEIGHTS}, "training": {"parameters": 7}}
+MODEL = {
+    "fingerprint": "ab",
+    "last": {"tokens_seen": 9},
+    "best": {"tokens_seen": 8, "sha256": WEIGHTS},
+    "training": {"parameters": 7},
+}
 STAGES = {
     "fetch": {"deps": [{"path": "src/lm/text", "md5": "0"}], "outs": [{"path": "data/raw", "md5": "2"}]},
     "train": {
@@ -85,6 +92,17 @@ def test_a_run_is_read_from_its_files():
     # What decided it; the model itself explains nothing.
     assert run.params == {"train.seed": 5, "model.name": "small", "models.*.n": 1}
     assert run.inputs == {"data/raw": "2", "src/train.py": "3"}
+
+
+def test_the_time_of_a_run_is_that_of_its_training_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    before = read_run(MadeUpRevision("a", "12", LOSSES))
+    for fingerprint, seconds in (("aa", 1.0), ("ab", 2.0)):
+        write_json(Path(".runs", fingerprint, "timing.json"), {"train_seconds": seconds})
+
+    assert before.train_seconds is None
+    assert read_run(MadeUpRevision("a", "12", LOSSES)).train_seconds == 2.0
 
 
 def test_a_run_that_was_not_evaluated_again_is_refused():

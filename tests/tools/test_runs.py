@@ -11,7 +11,8 @@ from evidence.differences import holm
 from evidence.runs import Group, group_by_seed
 from support.loss_cases import LN2
 from support.made_up_runs import SOURCES, run, score_of, seeds_of
-from tools.common.runs import Run, same_until, what_differs
+from tools.common.runs import Run
+from tools.compare.differences import same_until, what_differs
 
 WIDER = {"p": 1}  # the parameters of another configuration
 DEEPER = {"p": 2}

@@ -81,7 +81,7 @@ def scratch_index() -> Iterator[dict[str, str]]:
 def commit_of_workspace(left_out: Sequence[str]) -> Commit:
     """Return HEAD, or a commit of the workspace on top of it if they differ in more than what is left out.
 
-    Equal files give an equal commit. No branch moves, and the index stays as it is.
+    The same files always give the same commit. The branches and the index of Git do not change.
     """
     if not exists("HEAD"):
         raise WrongInput("there is no commit yet; run `git add -A && git commit -m start`")

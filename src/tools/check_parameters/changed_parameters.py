@@ -3,8 +3,7 @@
 from lm.core.errors import UserError
 from lm.core.git import git
 from lm.core.params import parse_yaml, read_yaml
-from tools.common.lock import Difference, differences
-from tools.common.parameters import SELECTORS, flatten
+from tools.common.parameters import SELECTORS, Difference, differences, flatten
 from tools.common.paths import PARAMS, PRESETS, SOURCES
 
 MOST_NAMED = 8

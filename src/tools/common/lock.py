@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import yaml
 from ruamel.yaml.resolver import implicit_resolvers
@@ -21,7 +21,7 @@ from lm.core.errors import EnvironmentFailure, IntegrityError
 from lm.core.files import read_json
 from lm.core.git import git
 from lm.core.paths import RUNS, repository_root
-from tools.common.parameters import flatten, preset_names_left_out
+from tools.common.parameters import Difference, differences, flatten, preset_names_left_out
 from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, MODEL, MODELS, PIPELINE, TRAIN_METRICS
 
 CODE = ("src/", "requirements")  # beginnings of the paths of code and of the pinned packages
@@ -34,7 +34,6 @@ INPUTS_LEFT_OUT = ("data/models", "data/audit")
 CONFLICT = "<<<<<<< "
 KEEP_OUR_SIDE = "run `git checkout --ours dvc.lock metrics plots && dvc repro`, then commit the merge"
 PAGE = "docs/reproducibility.md"
-MISSING = "(none)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,21 +227,6 @@ def md5_of_content(content: bytes) -> str:
 
 
 # The run in the workspace and the committed one.
-
-
-class Difference(NamedTuple):
-    """A name with its value in the committed run and its value now; MISSING where one of them lacks it."""
-
-    name: str
-    committed: Any
-    now: Any
-
-
-def differences(committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """Return the names whose values differ, in the order of `committed`, then of `now`."""
-    names = dict.fromkeys([*committed, *now])
-    found = (Difference(name, committed.get(name, MISSING), now.get(name, MISSING)) for name in names)
-    return [each for each in found if each.committed != each.now]
 
 
 @dataclasses.dataclass(frozen=True)

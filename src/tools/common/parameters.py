@@ -1,4 +1,7 @@
-"""Parameters by dotted name, the presets that the selectors choose, and an editor that keeps comments."""
+"""Parameters by dotted name: what differs, the presets that the selectors choose, an editor that keeps comments."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.representer import RoundTripRepresenter
@@ -9,6 +12,7 @@ SELECTORS = {
     "tokenizer.name": "tokenizers",
     "model.name": "models",
 }
+MISSING = "(none)"
 
 
 def flatten(section: dict, prefix: str = "") -> dict[str, object]:
@@ -21,6 +25,21 @@ def flatten(section: dict, prefix: str = "") -> dict[str, object]:
         else:
             leaves[name] = value
     return leaves
+
+
+class Difference(NamedTuple):
+    """A name with its value before and now, such as in the committed run; MISSING where one of them lacks it."""
+
+    name: str
+    committed: Any
+    now: Any
+
+
+def differences(committed: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """Return the names whose values differ, in the order of `committed`, then of `now`."""
+    names = dict.fromkeys([*committed, *now])
+    found = (Difference(name, committed.get(name, MISSING), now.get(name, MISSING)) for name in names)
+    return [each for each in found if each.committed != each.now]
 
 
 def selected_presets(params: dict, presets: dict) -> dict[str, dict]:

@@ -13,7 +13,6 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 from pathlib import Path
 from typing import cast
 
@@ -26,11 +25,11 @@ from dvc.repo import Repo
 from dvc.scm import SCMError
 from dvc_data.index import DataIndexDirError
 
-from evidence.runs import Group, LossRun
+from evidence.runs import LossRun
 from lm.core.errors import EnvironmentFailure, IntegrityError, ParamsError
 from lm.core.git import FETCH_ALL, git
 from lm.text.slices import TEST
-from tools.common.lock import Lock, differences, hash_of_folder, md5_of_content, parse_lock, read_timing
+from tools.common.lock import Lock, hash_of_folder, md5_of_content, parse_lock, read_timing
 from tools.common.parameters import preset_names_left_out
 from tools.common.paths import (
     CURVE,
@@ -111,69 +110,6 @@ def configuration(params: Mapping[str, object], inputs: Mapping[str, str]) -> st
     """Return parameters except the seed, and inputs, as one comparable string."""
     others = {name: value for name, value in params.items() if name != SEED}
     return json.dumps([others, dict(inputs)], sort_keys=True)
-
-
-def what_differs(a: Group[Run], b: Group[Run]) -> list[tuple[str, object, object]]:
-    """Return rows (name, value of A, value of B) of parameters and inputs that differ."""
-    rows = different_parameters(a, b)
-    for path, files, md5, other_md5 in different_inputs(a, b):
-        name = f"{path}: {', '.join(files)}" if files else path
-        rows.append((name, md5[:10], other_md5[:10]))
-    return rows
-
-
-def different_parameters(a: Group[Run], b: Group[Run]) -> list[tuple[str, object, object]]:
-    """Return rows (name, value of A, value of B); the seed only between two single runs, as a group has several."""
-    rows = different_entries(a.runs[0].params, b.runs[0].params)
-    if len(a.runs) + len(b.runs) > 2:
-        rows = [row for row in rows if row[0] != SEED]
-    return rows
-
-
-def different_inputs(a: Group[Run], b: Group[Run]) -> list[tuple[str, list[str], str, str]]:
-    """Return rows (path, files of a folder of code that differ, md5 of A, md5 of B) of code and data."""
-    first = a.runs[0]
-    other = b.runs[0]
-    rows = []
-    for path, md5, other_md5 in different_entries(first.inputs, other.inputs):
-        files = changed_files(first.code.get(path, {}), other.code.get(path, {}))
-        rows.append((path, files, str(md5), str(other_md5)))
-    return rows
-
-
-def changed_files(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
-    """Return the names of the files that two versions of a folder do not share; [] if one of them is not known."""
-    if not a or not b:
-        return []
-    return [name for name, *_ in different_entries(a, b)]
-
-
-def different_entries(a: Mapping[str, object], b: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """Return rows (name, value in A, value in B) of the entries that differ, by name."""
-    return sorted(differences(a, b), key=itemgetter(0))
-
-
-def same_until(a: Run, b: Run) -> str | None:
-    """Say until which validation two runs of equal parameters and data had the same bits, and what differs then.
-
-    Return None for other runs, and without recorded digests of the checkpoints.
-    """
-    have_digests = all(run.validations and all(row.get(DIGEST) for row in run.validations) for run in (a, b))
-    if not have_digests or a.params != b.params or a.data != b.data:
-        return None
-    until = "different from step 0 on"
-    for x, y in zip(a.validations, b.validations, strict=False):
-        if x != y:
-            losses = f"validation losses {x['val_loss']} and {y['val_loss']}"
-            if x[DIGEST] == y[DIGEST]:
-                cause = "the machine" if a.inputs == b.inputs else "the code"
-                return f"equal weights at step {x['step']} (digest {x[DIGEST]}), other {losses}: {cause} differs"
-            return f"{until}; step {x['step']} has the {losses}, digests {x[DIGEST]} and {y[DIGEST]}"
-        until = f"identical until step {x['step']}"
-    if len(a.validations) == len(b.validations):
-        return "identical"
-    shorter = min(a, b, key=lambda run: len(run.validations))
-    return f"{until}, the last validation of `{shorter.name}`"
 
 
 # Git and DVC.

@@ -52,8 +52,8 @@ def queue_commands(
 ) -> list[str]:
     """Return the command that queues a configuration with these seeds, as experiments that begin with `name`.
 
-    `run` is the name of a run of this configuration, `params` and `inputs` are its own (`Run`). A comment comes first
-    if this folder cannot run it as it is.
+    `run` is the name of a run of this configuration, `params` and `inputs` are its own (`Run`). If the folder has other
+    code, data or presets than that run, the first line is a comment that says so.
     """
     words = ["dvc", "exp", "run", "--queue", "-n", name, "-S", f"{SEED}={sweep(seeds)}"]
     changed = changed_inputs(inputs)

@@ -5,7 +5,8 @@ from evidence.comparison import NOT_SHOWN, SEEDS, Comparison
 from evidence.comparisons import Comparisons
 from evidence.runs import Group
 from tools.common.paths import RAW, TOKENIZER, TRAIN
-from tools.common.runs import Run, different_inputs, different_parameters
+from tools.common.runs import Run
+from tools.compare.differences import different_inputs, different_parameters
 from tools.compare.notes import notes_of
 
 MOST_LINES = 10  # after the answer

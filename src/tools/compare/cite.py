@@ -54,7 +54,7 @@ def sentence(comparison: Comparison[Run], percent: str, text: str) -> str:
 
 
 def row(group: Group[Run], comparison: Comparison[Run] | None) -> list[object]:
-    """Return the cells of COLUMNS; the baseline has no comparison."""
+    """Return the cells of COLUMNS for a group; `comparison` is None for the baseline."""
     deviation = f" ± {group.scores.std(ddof=1):.4f}" if len(group.runs) > 1 else ""
     cells = [group.name, len(group.runs), f"{group.scores.mean():.4f}{deviation}"]
     if comparison is None:

@@ -8,7 +8,8 @@ from evidence.notes import Note
 from evidence.runs import Group
 from lm.tokens.tokenfile import LOSSY
 from tools.common.paths import TOKENIZER
-from tools.common.runs import Run, different_inputs, different_parameters
+from tools.common.runs import Run
+from tools.compare.differences import different_inputs, different_parameters
 
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of

@@ -4,7 +4,8 @@ from evidence import record as of_losses
 from evidence.comparison import Comparison
 from evidence.comparisons import Comparisons
 from evidence.record import COMPARE
-from tools.common.runs import Run, different_inputs, different_parameters
+from tools.common.runs import Run
+from tools.compare.differences import different_inputs, different_parameters
 from tools.compare.notes import notes_of
 
 SCHEMA = COMPARE

@@ -11,7 +11,8 @@ from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
 from evidence.power import LEAST_SEEDS, POWER, power
 from evidence.runs import Group, sources_of
 from tools.common.reports import render, table
-from tools.common.runs import Run, same_until, what_differs
+from tools.common.runs import Run
+from tools.compare.differences import same_until, what_differs
 from tools.compare.notes import notes_of
 
 DIFFERENCE = "Δ bits per byte"

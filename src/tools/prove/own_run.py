@@ -14,7 +14,7 @@ from lm.train.preflight import check_run
 from lm.train.ranks import SINGLE_PROCESS
 from lm.train.run import Run, RunFiles
 from tools.common.environment import processor
-from tools.common.parameters import flatten
+from tools.common.parameters import differences, flatten
 from tools.common.paths import PARAMS, TOKENIZER, TRAIN, VALIDATION
 from tools.prove.digests import check_expected, digest_steps, first_difference, last_weights
 
@@ -100,10 +100,8 @@ def read_bits(path: Path, described: dict) -> dict:
 
 def changes(before: dict, after: dict) -> str:
     """Return the entries that differ, by dotted name: "torch 2.13.0 → 2.14.0, threads 1 → 2"; "" if there are none."""
-    before = flatten(before)
-    after = flatten(after)
-    names = [name for name in before | after if before.get(name) != after.get(name)]
-    return ", ".join(f"{name} {before.get(name)} → {after.get(name)}" for name in names)
+    found = differences(flatten(before), flatten(after))
+    return ", ".join(f"{name} {value} → {other}" for name, value, other in found)
 
 
 def common_operations(before: dict, found: dict) -> dict:

@@ -62,7 +62,7 @@ def rescore(seed: int) -> None:
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
     ((losses, _),) = score(model, validation, seq_len, [stride], cores, wanted)
 
-    # Make the table again; it has no losses of other documents.
+    # Make the table of losses again, with losses for the drawn documents alone.
     audit = read_parquet(AUDIT / "contamination.parquet")
     selected = mark_model_selection(validation, record["eval_tokens"], seq_len)
     token_bytes = load_tokenizer(TOKENIZER).bytes_of(validation.ids)
