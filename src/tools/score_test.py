@@ -37,9 +37,6 @@ from lm.model.machine import keep_freed_memory
 from lm.model.weights import check_trained_with
 from lm.text.documents import Chunk, describe_text, open_manifest, text_of_test
 from lm.text.slices import TEST, slice_from
-from lm.text.sources.hub import HubFetch
-from lm.text.sources.hub_datasets import DatasetsFetch
-from lm.text.sources.kinds import AnyFetch, MixtureFetch
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import encode_here
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -61,37 +58,18 @@ SCHEMA = "reprolm.score_test/1"
 TOLERANCES = {"exact": 1e-7, "fast": 1e-3}
 
 
-def asks_for_test(source: str) -> bool:
-    """Return whether the section of a source, or of one of a mixture, asks for a test split."""
-    fetch = read_section(SOURCES, f"sources.{source}.fetch", AnyFetch)
-    if isinstance(fetch, MixtureFetch):
-        return any(asks_for_test(name) for name in fetch.sources)
-    if isinstance(fetch, HubFetch):
-        return TEST in fetch.files
-    if isinstance(fetch, DatasetsFetch):
-        return TEST in fetch.splits
-    return fetch.split is not None and fetch.split.test_documents is not None
-
-
 def open_test(source: str) -> dict:
     """Return the manifest of data/raw, which has a test split with the bytes that it records.
 
-    Raise ParamsError if no test split is asked for, IntegrityError if the stage fetch has not run since it was.
+    Raise ParamsError if there is no test split, IntegrityError if data/raw has the text of another source.
     """
-    asks = asks_for_test(source)
     manifest = open_manifest(RAW)
     if manifest["source"] != source:
         found = f"has the text of {manifest['source']}, but data.source is {source}"
         raise IntegrityError(f"{MANIFEST}: {found}; run `dvc repro`")
-    if not asks and TEST not in manifest:
-        remedy = "set split.test_documents there, or name a split `test` of the repository, and run `dvc repro`"
-        raise ParamsError(f"{SOURCES}: sources.{source}.fetch asks for no test split; {remedy}")
-    if asks and TEST not in manifest:
-        found = f"has no test split, but sources.{source}.fetch of {SOURCES} asks for one"
-        raise IntegrityError(f"{MANIFEST}: {found}; run `dvc repro`, which trains without its text")
-    if not asks:
-        found = f"has a test split, but sources.{source}.fetch of {SOURCES} asks for none now"
-        raise IntegrityError(f"{MANIFEST}: {found}; ask for it again, or run `dvc repro`")
+    if TEST not in manifest:
+        remedy = f"set split.test_documents of sources.{source}.fetch, or name a split `test` of the repository"
+        raise ParamsError(f"{MANIFEST}: has no test split; {remedy}, in {SOURCES}, and run `dvc repro`")
     text_of_test(RAW, manifest).check_file()
     return manifest
 

@@ -216,15 +216,12 @@ def test_a_damaged_record_is_found_before_the_score(run, capsys, monkeypatch):
 # What does not belong together.
 
 
-def test_a_test_split_must_be_the_one_that_is_asked_for(run, capsys):
+def test_text_without_a_test_split_or_of_another_source_is_refused(run, capsys):
     change_params(Path(), {f"{SPLIT}.test_documents": None})
-    refuse(capsys, 4, "manifest.json: has a test split", "asks for none now")
-
     run_stages(["fetch"])
-    refuse(capsys, 2, "sources.local.fetch asks for no test split", "set split.test_documents")
-
-    change_params(Path(), {f"{SPLIT}.test_documents": TEST_DOCUMENTS})
-    refuse(capsys, 4, "manifest.json: has no test split", "run `dvc repro`")
+    refuse(
+        capsys, 2, "manifest.json: has no test split", "set split.test_documents of sources.local.fetch", "`dvc repro`"
+    )
 
     change_params(Path(), {"data.source": "torch_headers"})
     refuse(capsys, 4, "has the text of local, but data.source is torch_headers")
@@ -253,15 +250,6 @@ def test_a_model_of_other_tokens_or_of_another_tokenizer_is_refused(run, capsys,
     change_json(record, **values)
 
     refuse(capsys, 4, "model.json: trained with ", found)
-
-
-def test_a_mixture_asks_for_a_test_split_if_one_of_its_sources_does(run):
-    """Its test split is that of this source."""
-    mixture = {"kind": "mixture", "sources": ["torch_headers", "local"]}
-    change_params(Path(), {"sources.mixture.fetch": mixture})
-
-    assert tool.asks_for_test("mixture")
-    assert not tool.asks_for_test("torch_headers")
 
 
 def test_code_that_changed_since_the_training_is_warned_of(run, capsys):

@@ -3,7 +3,6 @@
 The file is in Git, so that everyone sees how often the answer was looked up, and for which weights.
 """
 
-import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +12,14 @@ from lm.core.files import names_file, write_text
 from lm.core.git import git
 
 TEST_READS = Path("test_reads.csv")
-COMMIT = re.compile("[0-9a-f]{40,64}")
-SHA256 = re.compile("[0-9a-f]{64}")
 CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
-YES_OR_NO = {"yes": True, "no": False}
+COMMIT = "([0-9a-f]{40,64})?"
+SHA256 = "([0-9a-f]{64})"
+COUNT = r"([1-9]\d*)"
+NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
+INTERVAL = f"(?:{NUMBER},{NUMBER}|,)"
+# The columns of `TestRead`.
+ROW = re.compile(f"{COMMIT},(yes|no),{SHA256},{SHA256},{COUNT},{COUNT},{NUMBER},{INTERVAL}", re.ASCII)
 
 
 class TestRead(NamedTuple):
@@ -58,48 +61,34 @@ def write_test_reads(path: Path, reads: list[TestRead]) -> None:
 
 def parse_test_reads(text: str, where: str) -> list[TestRead]:
     """Return the rows of a file. Raise IntegrityError, which `where` begins, for a line that is not a row."""
+    header = ",".join(TestRead._fields)
     reads = []
     for number, line in enumerate(text.splitlines() or [""], 1):
         if line.startswith(CONFLICT):
             remedy = "keep the rows of both sides, delete the lines of signs, and commit the file"
             raise IntegrityError(f"{where}: line {number} is {line[:100]!r}, a conflict that a merge left; {remedy}")
-        try:
-            if number == 1:
-                _check(line == ",".join(TestRead._fields))
-            else:
-                reads.append(_from_line(line))
-        except ValueError:
-            needed = f"a row of {','.join(TestRead._fields)}" if number > 1 else f"{','.join(TestRead._fields)}"
+        row = ROW.fullmatch(line)
+        if number > 1 and row:
+            reads.append(_from_row(row))
+        elif number > 1 or line != header:
+            needed = f"a row of {header}" if number > 1 else header
             remedy = "correct it (`git log -p test_reads.csv` shows every committed row), and commit the file"
-            raise IntegrityError(f"{where}: line {number} is {line[:100]!r}; it must be {needed}; {remedy}") from None
+            raise IntegrityError(f"{where}: line {number} is {line[:100]!r}; it must be {needed}; {remedy}")
     return reads
 
 
 def _to_line(read: TestRead) -> str:
     """Return a row; floats keep all digits."""
-    texts = []
-    for value in read:
-        if value is None:
-            texts.append("")
-        elif isinstance(value, bool):
-            texts.append("yes" if value else "no")
-        else:
-            texts.append(repr(value) if isinstance(value, float) else str(value))
-    return ",".join(texts)
+    texts = {None: "", True: "yes", False: "no"}
+    return ",".join(texts[value] if value is None or isinstance(value, bool) else str(value) for value in read)
 
 
-def _from_line(line: str) -> TestRead:
-    """Return what `_to_line` wrote. Raise ValueError for anything else."""
-    cells = line.split(",")
-    _check(len(cells) == len(TestRead._fields))
-    commit, differs, weights_sha256, test_sha256, stride_tokens, documents, bits_per_byte, low, high = cells
-    _check(commit == "" or COMMIT.fullmatch(commit))
-    _check(differs in YES_OR_NO)
-    _check(SHA256.fullmatch(weights_sha256) and SHA256.fullmatch(test_sha256))
-    _check((low == "") == (high == ""))
-    read = TestRead(
-        commit=commit or None,
-        workspace_differs=YES_OR_NO[differs],
+def _from_row(row: re.Match[str]) -> TestRead:
+    """Return what `_to_line` wrote."""
+    commit, differs, weights_sha256, test_sha256, stride_tokens, documents, bits_per_byte, low, high = row.groups()
+    return TestRead(
+        commit=commit,
+        workspace_differs=differs == "yes",
         weights_sha256=weights_sha256,
         test_sha256=test_sha256,
         stride_tokens=int(stride_tokens),
@@ -108,12 +97,3 @@ def _from_line(line: str) -> TestRead:
         low=float(low) if low else None,
         high=float(high) if high else None,
     )
-    _check(read.stride_tokens > 0 and read.documents > 0)
-    _check(all(math.isfinite(value) for value in (read.bits_per_byte, read.low or 0.0, read.high or 0.0)))
-    return read
-
-
-def _check(is_right) -> None:
-    """Raise ValueError if a condition does not hold."""
-    if not is_right:
-        raise ValueError

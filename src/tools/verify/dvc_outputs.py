@@ -18,7 +18,7 @@ from dvc.repo import Repo
 from dvc.stage import Stage
 
 from tools.common.lock import hash_of_folder
-from tools.common.parameters import flatten
+from tools.common.parameters import MISSING, differences, flatten
 from tools.verify.records import NO_FILE, Digests, Finding
 
 REPRO = "run `dvc repro`"
@@ -130,7 +130,7 @@ class Outputs:
         if found == NO_FILE:
             fault = "is missing"
         elif listed:
-            fault = differences(self._files(path), listed)
+            fault = describe_differences(self._files(path), listed)
         else:
             fault = f"md5 is {found}, recorded is {recorded}"
         return Finding(shown(path), fault, self._advice(out))
@@ -205,11 +205,11 @@ def shown(path: str) -> str:
     return min(path, os.path.relpath(path), key=len)
 
 
-def differences(files: dict[str, str], listed: dict[str, str]) -> str:
+def describe_differences(files: dict[str, str], listed: dict[str, str]) -> str:
     """Say which files of a folder differ from the recorded list; both map a name to its MD5."""
-    missing = [f"{name} is missing" for name in sorted(listed.keys() - files)]
-    new = [f"{name} is new" for name in sorted(files.keys() - listed)]
-    changed = [f"{name} is changed" for name in sorted(files) if files[name] != listed.get(name, files[name])]
-    found = missing + new + changed
+    found = []
+    for name, recorded, now in differences(listed, files):
+        change = "missing" if now == MISSING else "new" if recorded == MISSING else "changed"
+        found.append(f"{name} is {change}")
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more
