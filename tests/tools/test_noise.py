@@ -90,6 +90,7 @@ def test_runs_count_once_for_each_seed_wherever_they_are(committed, capsys):
     save_as_tag(committed, "t")
     record_run(4, 2.75)
     save_as_experiment(committed, "e")
+    committed.run("git", "tag", "file", "HEAD:params.yaml")  # a tag of no commit
 
     found = document(capsys)
 
