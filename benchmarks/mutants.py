@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant("digest of retrained steps", "src/tools/verify/retrain.py",
            "        if row != expected:\n", "        if False:\n",
            "tools/test_retrain.py -k changed_by_one_bit"),
-    Mutant("digest of a rebuilt checkpoint", "src/tools/common/retrain.py",
+    Mutant("digest of a rebuilt checkpoint", "src/tools/verify/retrain.py",
            "    if digest != recorded[checkpoint.step][DIGEST]:\n", "    if False:\n",
            "tools/test_retrain.py -k another_digest"),
     Mutant("SHA-256 of what was decompressed", "extras/compress/decompress.py",

@@ -18,6 +18,7 @@ from evidence.judge import cli
 from evidence.judge.judgements import columns
 from evidence.judge.night import only_judge
 from evidence.judge.repository import own_folder
+from evidence.judge.runs import Runner
 from support import ROOT
 
 TRAINER = """
@@ -360,6 +361,18 @@ def test_an_edited_table_of_losses_is_refused(night):
 
     assert status == 4
     assert "damaged or edited; remove it" in message
+
+
+def test_the_key_of_a_runner_holds_what_decides_its_losses_and_not_where_the_program_lies(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("a")
+    key = Runner(("/here/python", "train.py"), (text,)).key
+
+    assert Runner(("/there/python", "train.py"), (text,)).key == key
+    assert Runner(("/here/python", "other.py"), (text,)).key != key
+    assert Runner(("/here/python", "train.py")).key != key
+    text.write_text("b")
+    assert Runner(("/here/python", "train.py"), (text,)).key != key
 
 
 def test_the_command_evidence_judges_and_says_what_is_wrong(night, capsys):

@@ -1,9 +1,10 @@
-"""Hooks of tests/ and extras/: order, time limits, and programs that start at once. One torch thread for all tests.
+"""Hooks of tests/ and extras/: order, time limits, files in memory, programs that start at once. One torch thread.
 
 Threads wait for each other by spinning, which beside other processes makes small steps many times slower.
 """
 
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -17,6 +18,8 @@ from support.warm_python import WARM_PROGRAMS, start_server, stop_server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 SLOW_TIMEOUT_S = 3600
+MEMORY = Path("/dev/shm")
+MOST_BYTES_OF_TESTS = 4 << 30
 # Files of more than 20 seconds of CPU time, which run first: the last worker to end has a short one. Of the first three
 # only one waits for `finished`.
 COSTLY_FILES = [
@@ -38,7 +41,11 @@ SERVER = pytest.StashKey[subprocess.Popen]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """For `make test`, start the server of `python` and `dvc`: one for all processes of the tests."""
+    """Put temporary files into memory where there is room; for `make test`, start the server of `python` and `dvc`."""
+    # Tests write and sync thousands of small files, which takes as long on a disk as everything else.
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MOST_BYTES_OF_TESTS:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    # One server for all processes of the tests.
     if config.getoption("markexpr") == "not slow" and WARM_PROGRAMS not in os.environ:
         folder = Path(tempfile.mkdtemp(prefix="warm"))
         config.stash[SERVER] = start_server(folder)

@@ -41,6 +41,7 @@ def project_files(tmp_path_factory) -> Path:
         workspace = Workspace(folder)
         workspace.make_small()
         workspace.commit()
+        workspace.run("git", "gc", "-q")  # tests copy one file instead of a thousand
 
     return made_once("project_files", tmp_path_factory, make)
 
