@@ -4,6 +4,7 @@ All threads of a block execute the code together, a line after the other. An add
 operand is a `Term`; an fma of these is a `Sum`. A line that is not understood raises ValueError.
 """
 
+import operator
 import re
 from typing import NamedTuple
 
@@ -15,6 +16,15 @@ WARP = 32
 NUMBER_BYTES = 4
 PARAMETER = re.compile(r"dot_kernel_param_(\d)")
 OPERAND_SPACE = 1 << 32  # bytes between the addresses of two operands
+OPERATORS = {
+    "add": operator.add,
+    "mul": operator.mul,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "shl": operator.lshift,
+    "shr": operator.rshift,
+}
 
 
 class Term(NamedTuple):
@@ -145,22 +155,10 @@ def compute(operation: str, sources: list):
         return sources[0]
     if any(not isinstance(source, int) for source in sources):
         raise ValueError(f"{operation} of a number; only fma and moves are understood")
-    if name == "add":
-        return sources[0] + sources[1]
-    if name == "mul":
-        return sources[0] * sources[1]
     if name == "mad":
         return sources[0] * sources[1] + sources[2]
-    if name == "and":
-        return sources[0] & sources[1]
-    if name == "or":
-        return sources[0] | sources[1]
-    if name == "xor":
-        return sources[0] ^ sources[1]
-    if name == "shl":
-        return sources[0] << sources[1]
-    if name == "shr":
-        return sources[0] >> sources[1]
+    if name in OPERATORS:
+        return OPERATORS[name](*sources)
     if operation == "bfe.s32":
         value, first_bit, num_bits = sources
         field = value >> first_bit & (1 << num_bits) - 1

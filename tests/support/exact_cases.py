@@ -297,23 +297,15 @@ ROWS = [
 
 
 def norms(kernels, device):
+    """Return norms and their gradients."""
     numbers = Numbers(4, device)
-    results = []
-    for kind, *shape in ROWS:
-        x = numbers.of_kind(kind, *shape)
-        weight = numbers.normal(shape[1])
-        results += kernels.rms_norm(x, weight, 1e-6)
-    return results
-
-
-def norm_gradients(kernels, device):
-    numbers = Numbers(5, device)
     results = []
     for kind, *shape in ROWS:
         x = numbers.of_kind(kind, *shape)
         weight = numbers.normal(shape[1])
         r = numbers.positive(shape[0])
         grad = numbers.normal(*shape)
+        results += kernels.rms_norm(x, weight, 1e-6)
         results += kernels.rms_norm_gradient(grad, x, weight, r)
     return results
 
@@ -519,7 +511,6 @@ CASES = {
         attention_value_tree,
         attention_gradient_trees,
         norms,
-        norm_gradients,
         sums_that_vanish,
         gates,
         attention,
