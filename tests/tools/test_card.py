@@ -1,6 +1,5 @@
 """The model card of `python src export_hf`: what the records hold, and nothing else."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -26,6 +25,7 @@ from support.export_cases import (
 from support.markdown import rows_of
 from support.model_cases import SHAPE
 from support.refusal import refused
+from support.stages import change_params
 from tools.export_hf.card import model_card, public_url
 
 
@@ -33,11 +33,6 @@ from tools.export_hf.card import model_card, public_url
 def exported(tmp_path_factory) -> SimpleNamespace:
     """A run and its export, which tests copy before they change it."""
     return write_export(tmp_path_factory.mktemp("exported"))
-
-
-@pytest.fixture(scope="module")
-def card(exported) -> str:
-    return (exported.path / "README.md").read_text()
 
 
 def card_with(exported, evaluation=EVALUATION, manifest=MANIFEST, license_id=None, **record) -> str:
@@ -62,13 +57,12 @@ def test_the_hub_reads_the_head_of_the_card(exported):
     assert data.license is None
     assert data.model_name == f"micro-{SOURCE}"
     (result,) = data.eval_results
-    assert result.metric_type == "bits_per_byte"
-    assert result.metric_value == 1.2346
-    assert result.dataset_name == SOURCE
-    assert result.dataset_split == "validation"
+    assert (result.metric_type, result.metric_value) == ("bits_per_byte", 1.2346)
+    assert (result.dataset_name, result.dataset_split) == (SOURCE, "validation")
 
 
-def test_the_card_has_the_figures_data_and_training_of_the_records(exported, card):
+def test_the_card_has_the_figures_data_and_training_of_the_records(exported):
+    card = (exported.path / "README.md").read_text()
     rows = rows_of(card)
 
     # The loss.
@@ -257,47 +251,31 @@ def test_an_address_is_shown_without_secrets():
 # Records of another run.
 
 
-def copy_of(exported, folder: Path) -> Path:
-    """Copy a run and write the dvc.lock of its training."""
-    shutil.copytree(exported.folder, folder)
-    params = {"params.yaml": {"train": read_yaml(folder / "params.yaml")["train"]}}
-    (folder / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"params": params}}}))
-    return folder
+def edit_json(name: str, **values):
+    """Return an edit of entries of a JSON file of a run."""
+    return lambda run: write_json(run / name, read_json(run / name) | values)
+
+
+def edit_parameter(name: str, value):
+    """Return an edit of a parameter of a run."""
+    return lambda run: change_params(run, {name: value})
 
 
 @pytest.mark.parametrize(
-    ("file", "section", "change", "said"),
+    ("edit", "said"),
     [
-        ("params.yaml", ["train"], {"peak_lr": 0.5}, "train.peak_lr is 0.5, "),
-        ("presets.yaml", ["models", "micro"], {"d_ff": 65}, "d_ff is 65, the model was trained with 64"),
+        (edit_parameter("train.peak_lr", 0.5), "train.peak_lr is 0.5, "),
+        (edit_parameter("models.micro.d_ff", 65), "d_ff is 65, the model was trained with 64"),
+        (edit_json("evaluation/details.json", weights_sha256="0" * 12), "is about the model 000000000000"),
+        (edit_json("processed_datasets/validation.json", sha256="0"), "describes other tokens than those"),
+        (edit_json("models/model.json", tokenizer_sha256="0"), "trained with tokenizer 0…"),
     ],
 )
-def test_parameters_of_another_run_are_refused(exported, tmp_path, capsys, file, section, change, said):
-    run = copy_of(exported, tmp_path / "run")
-    content = read_yaml(run / file)
-    values = content
-    for name in section:
-        values = values[name]
-    values.update(change)
-    (run / file).write_text(json.dumps(content))  # JSON is YAML too
-
-    status = call(tmp_path / "new", *options_of(run))
-
-    refused(status, capsys.readouterr().err, 4, said)
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "said"),
-    [
-        ("evaluation/details.json", {"weights_sha256": "0" * 12}, "is about the model 000000000000"),
-        ("processed_datasets/validation.json", {"sha256": "0"}, "describes other tokens than those"),
-        ("models/model.json", {"tokenizer_sha256": "0"}, "trained with tokenizer 0…"),
-    ],
-)
-def test_figures_of_another_run_are_refused(exported, tmp_path, capsys, file, change, said):
-    run = copy_of(exported, tmp_path / "run")
-    write_json(run / file, read_json(run / file) | change)
+def test_records_of_another_run_are_refused(exported, tmp_path, capsys, edit, said):
+    run = shutil.copytree(exported.folder, tmp_path / "run")
+    params = {"params.yaml": {"train": read_yaml(run / "params.yaml")["train"]}}
+    (run / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"params": params}}}))
+    edit(run)
 
     status = call(tmp_path / "new", *options_of(run))
 
