@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from evidence.comparison import Comparison, compare_groups
-from evidence.comparisons import Options, compare_runs
+from evidence.comparisons import Comparisons, Options, compare_runs
 from evidence.power import detectable_by_runs, detectable_difference, units_needed
 from evidence.runs import Group
 from support.loss_cases import LN2
@@ -24,13 +24,17 @@ from tools.compare.report import report
 WIDER = {"p": 1}  # the parameters of another configuration
 
 
+def found_of(*runs: Run, **options) -> Comparisons[Run]:
+    return compare_runs(runs, Options(resamples=999, **options))
+
+
 def comparisons_of(*runs: Run) -> list[Comparison]:
-    return compare_runs(runs, Options(resamples=999)).corrected
+    return found_of(*runs).corrected
 
 
 def report_of(*runs: Run, **options) -> str:
     previews = dict.fromkeys(range(NUM_DOCUMENTS), "its words")
-    lines = report(compare_runs(runs, Options(resamples=999, **options)), previews, num_listed=3, commands=[])
+    lines = report(found_of(*runs, **options), previews, num_listed=3, commands=[])
     return "\n".join(lines)
 
 
@@ -42,14 +46,14 @@ def line_of(text: str, start: str) -> str:
 
 def summary_of(*runs: Run, commands=(), **options) -> list[str]:
     """Return the lines that the terminal shows."""
-    return summary(compare_runs(runs, Options(resamples=999, **options)), list(commands), unfinished="")
+    return summary(found_of(*runs, **options), list(commands), unfinished="")
 
 
 # To quote.
 
 
 def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
-    found = compare_runs([*seeds_of("a", (1, 2, 3)), *seeds_of("b", (4, 5, 6), 0.05, WIDER)], Options(resamples=999))
+    found = found_of(*seeds_of("a", (1, 2, 3)), *seeds_of("b", (4, 5, 6), 0.05, WIDER))
     comparison = found.corrected[0]
 
     text = "\n".join(citation(found, Origin("headers", "c0ffee" * 11, "abcdef")))
@@ -67,7 +71,7 @@ def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
 
 
 def test_a_run_beside_itself_is_not_cited():
-    same = compare_runs([run("a"), run("b")], Options(resamples=999))
+    same = found_of(run("a"), run("b"))
 
     assert citation(same, Origin("headers", "c0ffee", "abcdef")) == []
 
@@ -137,11 +141,9 @@ def test_a_lossy_tokenizer_is_warned_of_with_its_run():
     a = run("a")
     b = run("b", params=WIDER)
 
-    lossy = warnings_of(a, replace(b, is_lossy=True))
-    lossless = warnings_of(a, b)
+    warnings = warnings_of(a, replace(b, is_lossy=True))
 
-    assert lossy["lossy_tokenizer"].startswith("`b`: ")
-    assert "lossy_tokenizer" not in lossless
+    assert warnings["lossy_tokenizer"].startswith("`b`: ")
 
 
 def test_a_side_with_a_single_run_is_warned_of():
@@ -229,10 +231,14 @@ def test_the_report_begins_with_the_answers_and_has_a_row_for_each_run():
     a = run("a", seed=1)
     b = replace(run("b", seed=2, shift=-0.05, params=WIDER), train_seconds=61.0)
 
-    text = report_of(a, b)
+    text = report_of(a, b, within=0.01)
     rows = rows_of(text)
 
-    assert summary_of(a, b)[0] in text.partition("| run ")[0]
+    difference, margin, *_ = summary_of(a, b, within=0.01)
+    before_the_runs = text.partition("| run ")[0]
+    assert difference in before_the_runs
+    assert "not equivalent within ±0.01" in margin
+    assert margin in before_the_runs
     sentence = line_of(text, "- Documents: ")
     assert "`b` is better than `a`" in sentence
     assert "the 95 % interval excludes zero" in sentence
@@ -262,11 +268,13 @@ def test_a_table_of_what_more_seeds_could_show_has_the_noise_of_the_seeds_that_a
 
     rows = rows_of(report_of(*a, *b))
 
-    noise = float(np.std([score_of(each) for each in b], ddof=1))
+    scores = [score_of(each) for each in b]
+    noise = float(np.std(scores, ddof=1))
     differences = [detectable_by_runs(noise, 2, runs) for runs in (2, 3, 5, 10)]
     header = rows.index(["independent seeds of each side", "2", "3", "5", "10"])
     assert rows[header + 2][1:] == [f"{each:.4f}" for each in differences]
     assert any(f"{differences[0]:.4f} with 2 seeds of each side" in line for line in summary_of(*a, *b))
+    assert ["b-4…b-6", "3", f"{np.mean(scores):.4f}", f"± {noise:.4f}"] in rows
 
 
 def test_pairs_of_equal_seeds_are_called_so_everywhere():

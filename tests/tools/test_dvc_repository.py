@@ -107,12 +107,6 @@ def test_a_lost_or_damaged_object_of_git_is_one_sentence(project, content, said)
         Revision("HEAD")
 
 
-def test_conflicts_of_a_merge_are_named(project, capsys):
-    Path("dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n=======\nstages: {}\n>>>>>>> other\n")
-    status = compare.main(["workspace", "HEAD"])
-    refused(status, capsys.readouterr().err, 4, "dvc.lock: a merge left conflicts")
-
-
 def test_each_state_has_the_stages_of_its_own_dvc_yaml(project):
     """DVC leaves the stages in dvc.lock that dvc.yaml no longer has."""
     Path("dvc.yaml").write_text("stages: {}\n")

@@ -151,15 +151,6 @@ def test_a_model_that_differs_in_more_than_its_gpu_is_not_identical(capsys, chan
     assert "1 of 19 outputs differ" in headline
 
 
-def test_a_stage_that_dvc_yaml_no_longer_has_does_not_count(committed, capsys):
-    """DVC leaves it in dvc.lock."""
-    gone = {"outs": [{"path": "data/gone", "md5": OTHER_MD5}]}
-    change_lock(lambda stages: stages.update(gone=gone))
-    committed.commit("with a stage that is gone")
-
-    assert printed(capsys)[0] == f"{IDENTICAL}."
-
-
 def test_equal_bits_of_other_code(capsys):
     """The check of a change that must not change results."""
     change_lock(other_code)
