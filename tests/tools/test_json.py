@@ -102,14 +102,8 @@ def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
 
 def test_documents_do_not_decide_where_seeds_do():
     """Both intervals exist and disagree: every document is a little worse, less than seeds differ."""
-    a = [
-        run("a-1", seed=1),
-        run("a-2", seed=2, shift=0.2),
-    ]
-    b = [
-        run("b-3", seed=3, shift=0.05, params=WIDER),
-        run("b-4", seed=4, shift=0.2, params=WIDER),
-    ]
+    a = [run("a-1", 1), run("a-2", 2, 0.2)]
+    b = [run("b-3", 3, 0.05, WIDER), run("b-4", 4, 0.2, WIDER)]
 
     (comparison,) = document_of(*a, *b)["comparisons"]
 

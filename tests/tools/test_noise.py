@@ -43,23 +43,27 @@ def other_plots(stages: dict) -> None:
 
 
 def save_as_branch(workspace: Workspace, name: str) -> None:
-    workspace.run("git", "switch", "-qc", name)
-    workspace.run("git", "commit", "-qam", name)
-    workspace.run("git", "switch", "-q", "main")
+    commit(workspace, name)
+    workspace.run("git", "branch", name)
+    workspace.go_back("HEAD~1")
 
 
 def save_as_tag(workspace: Workspace, name: str) -> None:
-    workspace.run("git", "commit", "-qam", name)
+    commit(workspace, name)
     workspace.run("git", "tag", "-a", "-m", name, name)
-    workspace.run("git", "reset", "-q", "--hard", "HEAD~1")
+    workspace.go_back("HEAD~1")
 
 
 def save_as_experiment(workspace: Workspace, name: str) -> None:
     """`dvc exp save` would take the files of the run as they are."""
-    start = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
-    workspace.run("git", "commit", "-qam", name)
+    commit(workspace, name)
+    start = workspace.run("git", "rev-parse", "HEAD~1").stdout.strip()
     workspace.run("git", "update-ref", f"refs/exps/{start[:2]}/{start[2:]}/{name}", "HEAD")
-    workspace.run("git", "reset", "-q", "--hard", start)
+    workspace.go_back(start)
+
+
+def commit(workspace: Workspace, name: str) -> None:
+    workspace.run("git", "commit", "-qam", name)
 
 
 def make_branch(workspace: Workspace, name: str, seed: int, bits_per_byte: float, *changes) -> None:
