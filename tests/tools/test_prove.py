@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-import train as train_stage
 from lm.core.files import read_json, write_json
 from lm.exact import functions as exact
 from lm.exact import order
@@ -24,7 +23,7 @@ from lm.train.ranks import SINGLE_PROCESS
 from lm.train.run import Run
 from support import ROOT
 from support.refusal import refused
-from support.stages import TINY, change_params, module_and_arguments, stage_folder
+from support.stages import TINY, change_params, run_here, stage_folder
 from support.train_cases import TOKENIZER
 from tools.prove import cli, digests, golden_run, own_run
 from tools.prove.own_run import FILES
@@ -120,18 +119,13 @@ def write_token_files(tokenizer: dict = TOKENIZER, num_tokens: int = 3000) -> No
     uniform = place * place * 7919 % 4099 % 50
     ids = (uniform * uniform // 51).astype(np.uint16)
     ids[39::40] = TOKENIZER["eot_id"]
-    meta = {
-        "documents": num_tokens // 40,
-        "utf8_bytes": num_tokens,
-        "tokenizer": tokenizer,
-    }
+    meta = {"documents": num_tokens // 40, "utf8_bytes": num_tokens, "tokenizer": tokenizer}
     for path in (TRAIN, VALIDATION):
         write_tokens(path, [ids], "uint16", lambda: meta)
 
 
 def run_stage() -> None:
-    _, arguments = module_and_arguments("train")
-    assert train_stage.main(arguments) == 0
+    assert run_here("train") == 0
 
 
 def prove(*arguments: str) -> int:
@@ -316,17 +310,12 @@ def test_the_bits_of_another_run_are_not_compared(own, capsys):
     change_params(own, {"train.seed": 7})
     write_token_files(num_tokens=3001)
 
-    of_other_parameters = refusal(capsys, "--steps", "3")
-    continue_a_model()
-    of_other_weights = refusal(capsys)
+    remedy = "`python src prove --params --write`"
+    of_parameters = ("train.seed 1 → 7", "tokens ", "steps 5 → 3")
+    refuse(capsys, 2, "bits.json: is of another run: ", remedy, *of_parameters, arguments=["--steps", "3"])
 
-    for status, sentence in (of_other_parameters, of_other_weights):
-        assert status == 2
-        assert sentence.startswith("error: bits.json: is of another run: ")
-        assert "`python src prove --params --write`" in sentence
-    for change in ("train.seed 1 → 7", "tokens ", "steps 5 → 3"):
-        assert change in of_other_parameters[1]
-    assert "initial weights None → " in of_other_weights[1]
+    continue_a_model()
+    refuse(capsys, 2, "bits.json: is of another run: ", remedy, "initial weights None → ")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -364,34 +353,24 @@ def test_a_missing_or_damaged_file_is_refused_before_the_training(own, monkeypat
 
     for content, problem in damaged:
         Path("bits.json").write_text(content)
-        status, sentence = refusal(capsys)
-        assert status == 4
-        assert sentence.startswith(f"error: bits.json: {problem}")
-        assert sentence.endswith("; write it with `python src prove --params --write`")
+        refuse(capsys, 4, f"bits.json: {problem}", "; write it with `python src prove --params --write`")
 
 
-def refusal(capsys, *arguments: str) -> tuple[int, str]:
-    """Return the exit status of `prove --params`, and its one sentence."""
+def refuse(capsys, code: int, *parts: str, arguments=()) -> None:
+    """Check that `prove --params` is refused with one sentence that has these parts."""
     capsys.readouterr()
     status = prove(*arguments)
-    (line,) = capsys.readouterr().err.splitlines()
-    return status, line
+    refused(status, capsys.readouterr().err, code, *parts)
 
 
 def test_more_steps_than_the_run_has_are_refused(own, capsys):
-    status, sentence = refusal(capsys, "--steps", "9")
-
-    assert status == 2
-    assert sentence == "error: --steps is 9; it must be from 1 to 8, the steps of the run"
+    refuse(capsys, 2, "--steps is 9; it must be from 1 to 8", arguments=["--steps", "9"])
 
 
 def test_a_compiled_model_is_refused(own, capsys):
     change_params(own, {"train.numerics": "fast", "train.compile": True})
 
-    status, sentence = refusal(capsys, "--write")
-
-    assert status == 2
-    assert "params.yaml: train.compile is true; it must be false" in sentence
+    refuse(capsys, 2, "params.yaml: train.compile is true; it must be false", arguments=["--write"])
 
 
 # Arguments.

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-import eval as eval_stage
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
+from support.damage import remove, replaced_by
 from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run, run_stages
 from support.json_documents import check_document, read_document
 from support.refusal import files_below, refused
-from support.stages import change_params, module_and_arguments, work_in_copy
+from support.stages import change_params, work_in_copy
 from tools import score_test as tool
 from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
 
@@ -80,8 +80,7 @@ def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
     run_stages(["tokenize_val", "audit"])
     validation = read_json("data/processed_datasets/validation.json")["sha256"]
     change_json(MODEL, data_sha256=read_json(MODEL)["data_sha256"] | {"validation": validation})
-    _, arguments = module_and_arguments("eval")
-    assert eval_stage.main(arguments) == 0
+    run_stages(["eval"])
 
     details = read_json("data/evaluation/details.json")
     assert found["documents"] == TEST_DOCUMENTS
@@ -270,12 +269,10 @@ def test_a_missing_model_is_refused(run, capsys):
 
 
 def test_a_damaged_or_missing_test_split_is_refused(run, capsys):
-    TEST.write_bytes(b"not parquet")
-    refuse(capsys, 4, "data/raw/test.parquet: sha256 is", "the manifest says")
-    TEST.unlink()
-    refuse(capsys, 4, "data/raw/test.parquet: sha256 is", "the manifest says")
+    for damage in (remove, replaced_by(b"not parquet")):
+        damage(TEST)
+        refuse(capsys, 4, "data/raw/test.parquet: sha256 is", "the manifest says")
 
-    TEST.write_bytes(b"not parquet")
     change_json(MANIFEST, test=read_json(MANIFEST)["test"] | {"sha256": sha256_file(TEST)})
     refuse(capsys, 3, "data/raw/test.parquet: not a whole parquet file")
 
