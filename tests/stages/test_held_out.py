@@ -10,10 +10,10 @@ from fetch import ChosenSource, parts_of_mixture, parts_of_source
 from fetch import main as fetch_main
 from lm.core.files import read_json, sha256_file
 from lm.text.slices import Slice
-from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run, run_stages
+from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run
 from support.mixture_cases import write_fetched
 from support.refusal import files_below, refused
-from support.stages import STAGES, change_params, stage_folder, work_in_copy, write_texts
+from support.stages import STAGES, change_params, run_stages, stage_folder, work_in_copy, write_texts
 from tools.verify.records import Digests, check_link, links_of_text
 
 RAW = Path("data/raw")

@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from support.stages import STAGES, TINY, change_params, run_here, stage_folder, write_texts
+from support.stages import TINY, change_params, run_stages, stage_folder, write_texts
 
 TEST_DOCUMENTS = 8
 SPLIT = "sources.local.fetch.split"
@@ -15,11 +15,5 @@ def make_run(folder: Path, **params) -> Path:
     change_params(folder, TINY | {f"{SPLIT}.test_documents": TEST_DOCUMENTS} | params)
     write_texts(folder / "data/local/own.jsonl")
     with contextlib.chdir(folder):
-        run_stages(STAGES)
+        run_stages()
     return folder
-
-
-def run_stages(stages) -> None:
-    """Run stages in the working directory; each must succeed."""
-    for stage in stages:
-        assert run_here(stage) == 0, stage

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lm.core.files import output_lock
-from support.stages import STAGES, TINY, change_params, run_here, stage_folder, write_texts
+from support.stages import TINY, change_params, run_stages, stage_folder, write_texts
 from support.workspace import Workspace
 
 
@@ -56,8 +56,7 @@ def pipeline(tmp_path_factory) -> Path:
         change_params(folder, TINY)
         change_params(folder, {"train.checkpoint_every_s": 0}, "runtime.yaml")
         with contextlib.chdir(folder):
-            for stage in STAGES:
-                assert run_here(stage) == 0, stage
+            run_stages()
 
     return made_once("pipeline", tmp_path_factory, make)
 

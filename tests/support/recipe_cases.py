@@ -10,7 +10,7 @@ from lm.core.params import read_yaml
 from support import ROOT
 from support.loopback_hub import LoopbackHub, parquet_bytes
 from support.model_cases import write_gemma_like
-from support.stages import MICRO_MODEL, change_params, module_and_arguments, run_here, stage_folder
+from support.stages import MICRO_MODEL, change_params, module_and_arguments, run_stages, stage_folder
 from support.texts import sentences
 from support.tokenizer_cases import TIKTOKEN_CACHE
 from support.workspace import path_of_programs
@@ -117,8 +117,7 @@ def train_small(folder: Path) -> None:
     assert "DVC_ROOT" not in os.environ
     make_small(folder)
     bring_text_and_tokenizer(folder, folder.parent / "hf")
-    for stage in ("tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"):
-        assert run_here(stage) == 0, stage
+    run_stages(("tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"))
 
 
 def write_own_text(folder: Path, seed: int = 0) -> None:

@@ -125,6 +125,12 @@ def run_here(stage: str) -> int:
     return importlib.import_module(module).main(arguments)
 
 
+def run_stages(stages=STAGES) -> None:
+    """Run stages in the working directory; each must succeed."""
+    for stage in stages:
+        assert run_here(stage) == 0, stage
+
+
 def outputs_of(stage: str) -> list[str]:
     """Return the paths that dvc.yaml declares as outputs of a stage."""
     entry = STAGES[stage]

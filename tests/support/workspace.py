@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from support import ROOT
-from support.stages import MICRO_MODEL, STAGES, change_params, params_file, run_here
+from support.stages import MICRO_MODEL, STAGES, change_params, params_file, run_stages
 from support.texts import write_sentences
 from support.warm_python import WARM_PROGRAMS
 
@@ -133,8 +133,7 @@ class Workspace:
     def run_stages(self) -> None:
         """Run all stages in this process, in the order of dvc.yaml and without DVC."""
         with contextlib.chdir(self.folder):
-            for stage in STAGES:
-                assert run_here(stage) == 0, stage
+            run_stages()
 
     def commit(self, message: str = "state") -> None:
         """Put everything into git, which `dvc exp run` needs."""

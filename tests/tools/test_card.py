@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +21,7 @@ from support.export_cases import (
     write_export,
     write_run,
 )
+from support.git import git
 from support.markdown import rows_of
 from support.model_cases import SHAPE
 from support.refusal import refused
@@ -180,13 +180,6 @@ def test_the_card_names_the_processors_that_had_the_committed_bits(exported, tmp
 
 
 # The commit.
-
-IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@t"]
-
-
-def git(*words: str) -> str:
-    done = subprocess.run(["git", *IDENTITY, *words], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

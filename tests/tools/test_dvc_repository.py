@@ -1,7 +1,6 @@
 """Repositories that DVC cannot use as they are: one sentence says what to do."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pygit2
@@ -9,6 +8,7 @@ import pytest
 import yaml
 
 from lm.core.errors import EnvironmentFailure, ParamsError
+from support.git import git
 from support.refusal import refused
 from tools.common.lock import md5_of, read_committed_lock, read_lock
 from tools.common.runs import WORKSPACE, Revision, experiment_names, explain_failures, find_known_runs
@@ -16,25 +16,20 @@ from tools.compare import cli as compare
 from tools.verify import cli as verify
 
 
-def git(*words: str, folder: Path) -> None:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
-    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Path:
     """A repository of Git and DVC with two commits, as the working directory."""
     folder = tmp_path / "project"
     folder.mkdir()
-    git("init", "-q", "-b", "main", folder=folder)
-    (folder / ".dvc").mkdir()
-    (folder / ".dvc" / "config").write_text("")
-    (folder / "dvc.yaml").write_text("stages: {x: {cmd: x}}\n")
-    for stages in ("", "  x: {cmd: x}\n"):
-        (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:{stages and chr(10)}{stages or ' {}'}")
-        git("add", "-A", folder=folder)
-        git("commit", "-qm", "state", folder=folder)
     monkeypatch.chdir(folder)
+    git("init", "-q", "-b", "main")
+    Path(".dvc").mkdir()
+    Path(".dvc/config").touch()
+    Path("dvc.yaml").write_text("stages: {x: {cmd: x}}\n")
+    for stages in ("{}", "{x: {cmd: x}}"):
+        Path("dvc.lock").write_text(f"schema: '2.0'\nstages: {stages}\n")
+        git("add", "-A")
+        git("commit", "-qm", "state")
     return folder
 
 
@@ -77,13 +72,13 @@ def test_a_shallow_clone_says_why_a_revision_is_missing(project, tmp_path, monke
 
 def test_a_clone_without_all_files_says_how_to_get_them(project, tmp_path, monkeypatch):
     """DVC would wait for ever for a file that is not there."""
-    git("config", "uploadpack.allowFilter", "true", folder=project)
+    git("config", "uploadpack.allowFilter", "true")
     git("clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{project}", "partial", folder=tmp_path)
     monkeypatch.chdir(tmp_path / "partial")
     with pytest.raises(EnvironmentFailure, match=r"HEAD: .* run `git fetch --refetch --no-filter`"):
         Revision("HEAD")
 
-    git("fetch", "-q", "--refetch", "--no-filter", folder=tmp_path / "partial")
+    git("fetch", "-q", "--refetch", "--no-filter")
 
     assert Revision("HEAD").lock.stages == {"x": {"cmd": "x"}}
 
@@ -97,7 +92,7 @@ def test_a_clone_without_all_files_says_how_to_get_them(project, tmp_path, monke
 )
 def test_a_lost_or_damaged_object_of_git_is_one_sentence(project, content, said):
     """The thread in which pygit2 reads it would end, and its caller wait."""
-    blob = subprocess.check_output(["git", "rev-parse", "HEAD:dvc.lock"], text=True).strip()
+    blob = git("rev-parse", "HEAD:dvc.lock")
     path = Path(".git", "objects", blob[:2], blob[2:])
     path.unlink()
     if content is not None:
@@ -118,26 +113,26 @@ def test_each_state_has_the_stages_of_its_own_dvc_yaml(project):
 
 
 def test_a_revision_of_git_comes_before_an_experiment_of_the_same_name(project):
-    start, end = (subprocess.check_output(["git", "rev-parse", name], text=True).strip() for name in ("HEAD~1", "HEAD"))
-    git("update-ref", f"refs/exps/{end[:2]}/{end[2:]}/same", start, folder=project)
+    end = git("rev-parse", "HEAD")
+    git("update-ref", f"refs/exps/{end[:2]}/{end[2:]}/same", "HEAD~1")
     of_experiment = list(Revision("same").lock.stages)
-    git("branch", "same", end, folder=project)
+    git("branch", "same")
 
     assert of_experiment == []
     assert list(Revision("same").lock.stages) == ["x"]
 
 
 def test_what_dvc_keeps_for_running_experiments_is_not_an_experiment(project):
-    head = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip()
+    head = git("rev-parse", "HEAD")
     for reference in ("refs/exps/exec/EXEC_HEAD", "refs/exps/celery/stash", f"refs/exps/{head[:2]}/{head[2:]}/mine"):
-        git("update-ref", reference, head, folder=project)
+        git("update-ref", reference, head)
 
     assert experiment_names() == ["mine"]
 
 
 def test_states_without_a_run_are_all_named_and_tags_of_files_left_out(project):
-    git("branch", "other", folder=project)
-    git("tag", "of-a-file", "HEAD:dvc.yaml", folder=project)
+    git("branch", "other")
+    git("tag", "of-a-file", "HEAD:dvc.yaml")
 
     known = find_known_runs()
 

@@ -3,7 +3,6 @@
 import errno
 import math
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,11 @@ import yaml
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from support.damage import remove, replaced_by
-from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run, run_stages
+from support.git import git
+from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run
 from support.json_documents import check_document, read_document
 from support.refusal import files_below, refused
-from support.stages import change_params, work_in_copy
+from support.stages import change_params, run_stages, work_in_copy
 from tools import score_test as tool
 from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
 
@@ -63,9 +63,9 @@ def change_json(path: Path, **values) -> None:
 
 def commit_all() -> str:
     """Put the working directory into Git, and return the commit."""
-    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@localhost commit -qm state"):
-        subprocess.run(["git", *command.split()], check=True)
-    return subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    for command in ("init -q", "add -A", "commit -qm state"):
+        git(*command.split())
+    return git("rev-parse", "HEAD")
 
 
 # The score.

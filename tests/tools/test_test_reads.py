@@ -1,10 +1,9 @@
 """test_reads.csv: rows survive being written and read, and what is not a row is named by its line."""
 
-import subprocess
-
 import pytest
 
 from lm.core.errors import IntegrityError
+from support.git import git
 from tools.common import test_reads
 from tools.common.test_reads import parse_test_reads, read_test_reads, write_test_reads
 
@@ -29,10 +28,6 @@ def path(tmp_path):
     return tmp_path / "test_reads.csv"
 
 
-def git(folder, *words):
-    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *words], cwd=folder, check=True)
-
-
 def test_rows_are_read_as_they_were_written(path):
     write_test_reads(path, [READ, OTHER])
     assert path.read_text() == f"{HEADER}\n{LINE}\n,no,{'c' * 64},{'b' * 64},128,1,1.352741386947632,,\n"
@@ -50,9 +45,9 @@ def test_line_ends_of_another_system_do_not_matter():
 def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):
     """`dvc exp apply` of an older experiment replaces the file by the one of that time."""
     write_test_reads(path, [READ])
-    git(path.parent, "init", "-q")
-    git(path.parent, "add", "-A")
-    git(path.parent, "commit", "-qm", "a look")
+    git("init", "-q", folder=path.parent)
+    git("add", "-A", folder=path.parent)
+    git("commit", "-qm", "a look", folder=path.parent)
     path.unlink()
     assert read_test_reads(path) == [READ]
     write_test_reads(path, [OTHER])

@@ -1,7 +1,6 @@
 """`python src use`: recipes pass the check, train, keep comments; what is wrong writes nothing."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from lm.model.gemma3 import ModelConfig
 from lm.train.config import TrainParams
 from lm.train.preflight import GIB, Plan
 from support import ROOT
+from support.git import git
 from support.recipe_cases import NUM_STEPS, RECIPES, apply, recipe_folder, train_small, write_own_text
 from support.refusal import files_below, refused
 from support.stages import COPIED, change_params
@@ -271,14 +271,10 @@ def test_of_two_recipes_the_second_is_on_top_and_a_second_use_changes_nothing(fo
     assert files_below(folder) == before
 
 
-def git(folder, *arguments: str) -> None:
-    subprocess.run(["git", *arguments], cwd=folder, check=True)
-
-
 def test_own_values_stay_and_are_named(folder, capsys):
-    git(folder, "init", "-q")
-    git(folder, "add", *COPIED)
-    git(folder, "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "x")
+    git("init", "-q")
+    git("add", *COPIED)
+    git("commit", "-qm", "x")
     apply("fast_cpu")
     assert "differed" not in capsys.readouterr().out
     change_params(folder, {"train.seed": 7})

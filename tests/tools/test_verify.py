@@ -195,13 +195,12 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path, suffix):
 
 def test_flipped_bits_are_named_with_their_remedies(workspace, check):
     """In a file that is a link into the cache, the cache has the same damage."""
-    files = {"data/raw": "train.parquet", "data/models": "model.json"}
+    files = [("data/raw", "train.parquet", "fetch"), ("data/models", "model.json", "train")]
     remedies = set()
-    for output, name in files.items():
+    for output, name, stage in files:
         damaged_object = object_of(f"{output}/{name}")
         is_linked = os.stat(f"{output}/{name}").st_nlink > 1
         flip(f"{output}/{name}")
-        stage = {"data/raw": "fetch", "data/models": "train"}[output]
         of_linked = f"rm -rf {output} {damaged_object} && dvc repro -s {stage}"
         remedies.add(of_linked if is_linked else f"rm -rf {output} && dvc checkout {output}")
     flip("metrics/eval.json")
@@ -210,7 +209,7 @@ def test_flipped_bits_are_named_with_their_remedies(workspace, check):
     result = check()
 
     assert result.status == 4
-    for output, name in files.items():
+    for output, name, _ in files:
         assert f"{name} is changed" in result.line_of(f"WRONG  {output}: ")
     assert "md5 is " in result.line_of("WRONG  metrics/eval.json: ")
     assert {command(line) for line in result.wrong} == remedies, "one damage, one thing to do"
