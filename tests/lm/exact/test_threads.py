@@ -156,7 +156,7 @@ def test_a_real_process_on_the_only_core_leaves_one_thread():
             other.kill()
 
     assert tuner.threads == 1
-    assert tuner.foreign > 0.5
+    assert tuner.foreign > 0.2  # about 1, and less beside processes of a lower priority
 
 
 @pytest.mark.parametrize(("numerics", "of_torch"), [("exact", 1), ("fast", 3)])
