@@ -141,9 +141,11 @@ def test_a_lossy_tokenizer_is_warned_of_with_its_run():
     a = run("a")
     b = run("b", params=WIDER)
 
-    warnings = warnings_of(a, replace(b, is_lossy=True))
+    lossy = warnings_of(a, replace(b, is_lossy=True))
+    lossless = warnings_of(a, b)
 
-    assert warnings["lossy_tokenizer"].startswith("`b`: ")
+    assert lossy["lossy_tokenizer"].startswith("`b`: ")
+    assert "lossy_tokenizer" not in lossless
 
 
 def test_a_side_with_a_single_run_is_warned_of():
