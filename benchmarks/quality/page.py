@@ -40,7 +40,7 @@ def commands_of(page: str, tags: str) -> list[list[str]]:
 
 def commands_of_first_hour() -> list[list[str]]:
     """Return the commands of README.md after the clone, down to `make back`."""
-    commands = commands_of("README.md", "parse|slow|run")
+    commands = commands_of("README.md", "network|slow|run")
     lines = [command[-1] for command in commands]
     return commands[lines.index(CLONE) + 1 : lines.index(LAST) + 1]
 

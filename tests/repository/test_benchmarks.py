@@ -42,6 +42,15 @@ def test_generated_figures_are_those_of_the_committed_results_and_the_scripts_ca
     run_python("-c", code, "--check")
 
 
+def test_the_first_hour_has_the_commands_of_readme_from_the_environment_to_the_way_back():
+    code = "import page; print(*(command[-1] for command in page.commands_of_first_hour()), sep='\\n')"
+
+    first, *between, last = run_python("-c", code).stdout.splitlines()
+    assert first == "python3 -m venv .venv"
+    assert "make" in between
+    assert last == "make back"
+
+
 def test_every_result_has_a_program_or_a_row_of_a_settled_question(runner):
     log = (BENCHMARKS / "LOG.md").read_text(encoding="utf-8")
 
