@@ -123,14 +123,14 @@ def text_of(judged: Judgement, command: str) -> str:
     figures = judged.figures
     decision = judged.decision
     measured = decision.measured
-    gain = "better" if measured.difference < 0 else "worse"
+    better = "better" if measured.difference < 0 else "worse"
     more = f": {decision.more_seeds} more seeds" if decision.more_seeds else ""
     means = {"pairs": f"mean of {figures.seeds} pairs of equal seeds", "sides": "difference of the means"}
     lines = [
         f"{decision.answer}{more} ({decision.reason})",
-        f"  {pair.candidate[:10]} ({pair.change}) has {abs(measured.difference):.4f} bits per byte {gain} than "
+        f"  {pair.candidate[:10]} ({pair.change}) is {abs(measured.difference):.4f} bits per byte {better} than "
         f"{pair.base[:10]}: {means[measured.method]}, standard error {measured.standard_error:.4f}",
-        f"  {figures.candidate_mean:.4f} over {figures.seeds} seeds, after {figures.base_mean:.4f} over "
+        f"  {figures.candidate_mean:.4f} over {figures.seeds} seeds, {figures.base_mean:.4f} over "
         f"{figures.base_seeds} of the base",
         f"  over documents: {interval(figures.documents_low, figures.documents_high)}",
         f"  p {decision.p:.2g}, level of judgement {judged.number}: {decision.level:.2g}",
