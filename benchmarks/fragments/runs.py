@@ -6,7 +6,7 @@ import statistics
 from evidence.answer import by_count
 from evidence.power import POWER, detectable_by_runs
 from fragments.text import machine, output, paragraph, read, table
-from harness import RESULTS, ROOT
+from harness import ROOT
 from lm.core.params import read_yaml
 
 OTHER_SEEDS = (2, 3, 4, 5)
@@ -70,7 +70,7 @@ def experiment(name: str) -> str:
 
 
 def seeds() -> str:
-    """README: how far the default runs of several seeds are apart, beside the difference of its experiment."""
+    """README: how far runs of several seeds, and pairs of equal seeds, are apart, beside its experiment."""
     runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
     values = [run["metrics"]["bits_per_byte"] for run in runs]
     deviation = statistics.stdev(values)
@@ -81,7 +81,8 @@ def seeds() -> str:
     text = (
         f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte. Their standard deviation is "
         f"{deviation:.3f}, or {of_two_runs:.3f} for the difference of two runs. The difference above is "
-        f"{difference / of_two_runs:.0f} times as large."
+        f"{difference / of_two_runs:.0f} times as large. Small changes move equal seeds together: for "
+        f"{changes_of_pairs()}, the differences of equal seeds have a standard deviation of {deviations_of_pairs()}."
     )
     return paragraph(text)
 
@@ -100,17 +101,28 @@ def detectable() -> str:
 
 def by_pairs() -> str:
     """Return what pairs of equal seeds would show, with the median spread that small changes of the default have."""
-    if not (RESULTS / "pairs.json").exists():
-        return ""
     found = read("pairs")
-    deviations = [each["sd_of_pairs"] for each in found["pairs"].values()]
-    median = statistics.median(deviations)
-    count = len(found["seeds"])
+    median = statistics.median(each["sd_of_pairs"] for each in found["pairs"].values())
+    count = len(found["default"])
     return (
-        f"The differences of equal seeds with {', '.join(f'`{name}`' for name in found['pairs'])} have standard "
-        f"deviations of {', '.join(f'{each:.4f}' for each in deviations)} over {count} pairs. With the median, pairs "
-        f"show {shown(median, count - 1, 'pairs', num_means=1)}. "
+        f"The differences of equal seeds with {changes_of_pairs()} have standard deviations of {deviations_of_pairs()} "
+        f"over {count} pairs. With the median, pairs show {shown(median, count - 1, 'pairs', num_means=1)}. "
     )
+
+
+def changes_of_pairs() -> str:
+    """Return the small changes of which pairs of equal seeds were measured."""
+    return in_a_row([f"`{name}`" for name in read("pairs")["pairs"]])
+
+
+def deviations_of_pairs() -> str:
+    """Return the standard deviation of the differences of equal seeds for each of these changes."""
+    return in_a_row([f"{each['sd_of_pairs']:.4f}" for each in read("pairs")["pairs"].values()])
+
+
+def in_a_row(words: list[str]) -> str:
+    """Return words with commas between them, and "and" before the last."""
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def shown(deviation: float, degrees_of_freedom: int, unit: str, num_means: int = 2) -> str:
