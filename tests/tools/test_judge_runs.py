@@ -327,7 +327,7 @@ LEAKY = (r"(x = self\.math\.embedding\(.*\n)", r"\1        x = x + x.roll(-1, 1)
 
 def kept_scores(folder: Path) -> list[float]:
     """Return the bits per byte of the runs with seed 1 that judge keeps."""
-    return [read_losses(path).bits_per_byte for path in folder.glob(".git/evidence/losses/*/1-*.csv")]
+    return [read_losses(path).score for path in folder.glob(".git/evidence/losses/*/1-*.csv")]
 
 
 @pytest.mark.slow
