@@ -81,7 +81,7 @@ def seeds() -> str:
     text = (
         f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte. Their standard deviation is "
         f"{deviation:.3f}, or {of_two_runs:.3f} for the difference of two runs. The difference above is "
-        f"{difference / of_two_runs:.0f} times as large. Small changes move equal seeds together: for "
+        f"{difference / of_two_runs:.0f} times as large. A small change moves equal seeds together: with "
         f"{changes_of_pairs()}, the differences of equal seeds have a standard deviation of {deviations_of_pairs()}."
     )
     return paragraph(text)
@@ -104,9 +104,10 @@ def by_pairs() -> str:
     found = read("pairs")
     median = statistics.median(each["sd_of_pairs"] for each in found["pairs"].values())
     count = len(found["default"])
+    differences = shown(median, count - 1, "pairs", num_means=1)
     return (
-        f"The differences of equal seeds with {changes_of_pairs()} have standard deviations of {deviations_of_pairs()} "
-        f"over {count} pairs. With the median, pairs show {shown(median, count - 1, 'pairs', num_means=1)}. "
+        f"With {changes_of_pairs()}, the differences of equal seeds have a standard deviation of "
+        f"{deviations_of_pairs()} over {count} pairs. At the median spread, pairs show {differences}. "
     )
 
 
@@ -122,7 +123,8 @@ def deviations_of_pairs() -> str:
 
 def in_a_row(words: list[str]) -> str:
     """Return words with commas between them, and "and" before the last."""
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    *before, last = words
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def shown(deviation: float, degrees_of_freedom: int, unit: str, num_means: int = 2) -> str:
