@@ -14,8 +14,8 @@ from support.workspace import Workspace
 def test_a_planted_gain_is_kept_and_a_lucky_seed_and_noise_are_not(tmp_path):
     workspace = Workspace(tmp_path)
     workspace.make_small()
-    workspace.commit()
     (tmp_path / "changes.txt").write_text("train.seed=7\ntrain.peak_lr=0.03\ntrain.log_every_tokens=512\n")
+    workspace.commit()
 
     done = workspace.run("python", "src", "search_example", "changes.txt")
 
