@@ -69,8 +69,8 @@ prove: .venv/ready ## Train a small run, about a minute, and compare its bits wi
 # Columns that nobody compares, and scores that other columns hold in another unit.
 DROPPED = .*/|.*_loss|bpb_se|Created|Executor|sources|local|bytes|clean|contaminated|parameters|tokens_seen
 table: ## Print the finished experiments of this commit with what differs, and write all their columns: experiments.csv
-	@dvc exp show --csv --hide-queued > experiments.csv
-	@dvc exp show --no-pager --only-changed --hide-workspace --hide-queued --drop '$(DROPPED)'
+	@dvc exp show --csv --hide-queued --hide-failed > experiments.csv
+	@dvc exp show --no-pager --only-changed --hide-workspace --hide-queued --hide-failed --drop '$(DROPPED)'
 
 report: .venv/ready ## Write one page with curves, metrics, samples and provenance, also during a run: report.html
 	python src report

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -212,14 +213,22 @@ def test_the_table_of_experiments_fits_a_terminal_and_its_file_has_all_columns(c
     committed.change(**{"train.peak_lr": 0.5})
     (committed.folder / "metrics/eval.json").write_text('{"bits_per_byte": 1.5}')
     committed.run("dvc", "exp", "save", "--force", "--name", "a-name-of-some-length")
+    # A run that fails shows the committed metrics as its own.
+    committed.run("dvc", "exp", "run", "--queue", "--name", "failed", "-S", "train.seq_len=7")
+    committed.run("dvc", "queue", "start")
+    while not re.search("failed .* Failed", committed.run("dvc", "queue", "status").stdout):
+        time.sleep(0.5)
 
     printed = committed.run("make", "table", COLUMNS="160").stdout
 
     header = next(line for line in printed.splitlines() if "Experiment" in line)
     assert header.split() == ["Experiment", "bits_per_byte", "train.peak_lr"]
     assert "a-name-of-some-length" in printed
+    assert "failed" not in printed
     assert max(map(len, printed.splitlines())) <= 160
-    columns = (committed.folder / "experiments.csv").read_text().splitlines()[0].split(",")
+    content = (committed.folder / "experiments.csv").read_text()
+    columns = content.splitlines()[0].split(",")
+    assert "failed" not in content
     assert {"val_loss", "train.seq_len"} <= set(columns)
 
 
