@@ -56,7 +56,7 @@ PROGRAMS = {
     "judge": Result("python benchmarks/quality/judge.py", JUDGE),
     "pairs": Result(
         "python benchmarks/quality/pairs.py",
-        (*RECORDS, "params.yaml", *(f"benchmarks/results/{name}.json" for name in ("seed_2", "seed_3"))),
+        (*RECORDS, "params.yaml", *(f"benchmarks/results/{name}.json" for name in ("seed_2", "seed_3", "seed_4"))),
     ),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
     "compiled": Result("python benchmarks/speed/compiled.py", COMPILED),

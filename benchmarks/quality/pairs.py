@@ -21,7 +21,7 @@ from lm.core.paths import PARAMS
 from tools.common.parameters import comment_keeping_yaml
 
 PATH = RESULTS / "pairs.json"
-BASE = {1: "default", 2: "seed_2", 3: "seed_3"}  # seed → result
+BASE = {1: "default", 2: "seed_2", 3: "seed_3", 4: "seed_4"}  # seed → result
 CHANGES = {
     "train.weight_decay=0.05": {"weight_decay": 0.05},
     "train.beta2=0.99": {"beta2": 0.99},
