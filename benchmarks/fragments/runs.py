@@ -70,7 +70,7 @@ def experiment(name: str) -> str:
 
 
 def seeds() -> str:
-    """README: how far runs of several seeds, and pairs of equal seeds, are apart, beside its experiment."""
+    """README: how far the default runs of several seeds are apart, beside the difference of its experiment."""
     runs = [read("default"), *(read(f"seed_{seed}") for seed in OTHER_SEEDS)]
     values = [run["metrics"]["bits_per_byte"] for run in runs]
     deviation = statistics.stdev(values)
@@ -81,8 +81,7 @@ def seeds() -> str:
     text = (
         f"The default with the seeds 1 to {len(values)} ended at {shown} bits per byte. Their standard deviation is "
         f"{deviation:.3f}, or {of_two_runs:.3f} for the difference of two runs. The difference above is "
-        f"{difference / of_two_runs:.0f} times as large. A small change moves equal seeds together: with "
-        f"{changes_of_pairs()}, the differences of equal seeds have a standard deviation of {deviations_of_pairs()}."
+        f"{difference / of_two_runs:.0f} times as large."
     )
     return paragraph(text)
 
@@ -100,31 +99,19 @@ def detectable() -> str:
 
 
 def by_pairs() -> str:
-    """Return what pairs of equal seeds would show, with the median spread that small changes of the default have."""
+    """Return the spread of pairs of equal seeds for each small change, and what pairs would show at the median."""
     found = read("pairs")
-    median = statistics.median(each["sd_of_pairs"] for each in found["pairs"].values())
+    pairs = found["pairs"]
     count = len(found["default"])
+    spreads = []
+    for name, each in pairs.items():
+        spreads.append(f"{each['sd_of_pairs']:.4f} instead of {each['sd_unpaired']:.4f} with `{name}`")
+    median = statistics.median(each["sd_of_pairs"] for each in pairs.values())
     differences = shown(median, count - 1, "pairs", num_means=1)
     return (
-        f"With {changes_of_pairs()}, the differences of equal seeds have a standard deviation of "
-        f"{deviations_of_pairs()} over {count} pairs. At the median spread, pairs show {differences}. "
+        f"If both sides have the same {count} seeds, the standard deviation of the difference is "
+        f"{', '.join(spreads)}. Then pairs show {differences}. "
     )
-
-
-def changes_of_pairs() -> str:
-    """Return the small changes of which pairs of equal seeds were measured."""
-    return in_a_row([f"`{name}`" for name in read("pairs")["pairs"]])
-
-
-def deviations_of_pairs() -> str:
-    """Return the standard deviation of the differences of equal seeds for each of these changes."""
-    return in_a_row([f"{each['sd_of_pairs']:.4f}" for each in read("pairs")["pairs"].values()])
-
-
-def in_a_row(words: list[str]) -> str:
-    """Return words with commas between them, and "and" before the last."""
-    *before, last = words
-    return f"{', '.join(before)} and {last}" if before else last
 
 
 def shown(deviation: float, degrees_of_freedom: int, unit: str, num_means: int = 2) -> str:

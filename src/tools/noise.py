@@ -151,7 +151,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Print the noise of each revision. Raise IntegrityError if one has no finished run."""
+    """Print the noise of each revision. Raise IntegrityError if a revision has no finished run."""
     args = parse(argv)
     known = find_known_runs()
     measured = [find_noise(name, known, args.confidence) for name in args.revisions]

@@ -44,7 +44,7 @@ def write_raw(files) -> None:
 
 
 def rows_of(texts: list[str]):
-    """Return the rows of documents, without those that have no text."""
+    """Return the rows of the documents that have text."""
     rows = measured(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
     _, sizes = rows
     return keep_rows(rows, sizes > 0)

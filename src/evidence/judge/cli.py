@@ -97,7 +97,7 @@ def judge(args: argparse.Namespace) -> Judgement:
 
 @contextlib.contextmanager
 def failure_as_json(is_asked: bool) -> Iterator[None]:
-    """Print what is no judgement as a JSON document too, if it is asked for, and raise it."""
+    """Pass on an error. If `--json` is given, first print it as a JSON document without a judgement."""
     try:
         yield
     except EvidenceError as error:
@@ -123,12 +123,12 @@ def text_of(judged: Judgement, command: str) -> str:
     figures = judged.figures
     decision = judged.decision
     measured = decision.measured
-    better = "better" if measured.difference < 0 else "worse"
+    direction = "better" if measured.difference < 0 else "worse"
     more = f": {decision.more_seeds} more seeds" if decision.more_seeds else ""
     means = {"pairs": f"mean of {figures.seeds} pairs of equal seeds", "sides": "difference of the means"}
     lines = [
         f"{decision.answer}{more} ({decision.reason})",
-        f"  {pair.candidate[:10]} ({pair.change}) is {abs(measured.difference):.4f} bits per byte {better} than "
+        f"  {pair.candidate[:10]} ({pair.change}) is {abs(measured.difference):.4f} bits per byte {direction} than "
         f"{pair.base[:10]}: {means[measured.method]}, standard error {measured.standard_error:.4f}",
         f"  {figures.candidate_mean:.4f} over {figures.seeds} seeds, {figures.base_mean:.4f} over "
         f"{figures.base_seeds} of the base",

@@ -328,7 +328,7 @@ def gpus_of(segments: list[dict]) -> list[str]:
 
 def hash_without_gpus() -> str:
     """Return DVC's hash that data/models has if the same run is computed on a CPU."""
-    # The segments of that run have no GPU's name, and neighbours that are alike are one.
+    # On a CPU, segments record no GPU, and a run starts no new segment if nothing else changes.
     record = read_json(MODEL)
     segments: list[dict] = []
     for segment in record["segments"]:

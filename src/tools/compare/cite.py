@@ -23,7 +23,7 @@ class Origin(NamedTuple):
 
 
 def citation(found: Comparisons[Run], origin: Origin) -> list[str]:
-    """Return the lines to copy, as Markdown; [] if there is no other run than the baseline."""
+    """Return the lines to copy, as Markdown, or [] if nothing is compared with the baseline."""
     comparisons = [each for each in found.corrected if not each.is_same_run]
     if not comparisons:
         return []

@@ -78,7 +78,7 @@ def read_params(commit: Commit) -> dict[str, object]:
 
 
 def reject_incomparable(base: dict[str, object], candidate: dict[str, object], any_budget: bool) -> None:
-    """Raise WrongInput if two sets of parameters differ in what is no gain of training, or in how models are scored."""
+    """Raise WrongInput if the candidate changes how models are scored, or a parameter that must stay as in the base."""
     for name in base | candidate:
         if name == LENGTH and any_budget:
             continue

@@ -209,7 +209,11 @@ def describe_differences(files: dict[str, str], listed: dict[str, str]) -> str:
     """Say which files of a folder differ from the recorded list; both map a name to its MD5."""
     found = []
     for name, recorded, now in differences(listed, files):
-        change = "missing" if now == MISSING else "new" if recorded == MISSING else "changed"
-        found.append(f"{name} is {change}")
+        if now == MISSING:
+            found.append(f"{name} is missing")
+        elif recorded == MISSING:
+            found.append(f"{name} is new")
+        else:
+            found.append(f"{name} is changed")
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more
