@@ -95,7 +95,9 @@ def test_a_gain_is_kept_after_as_few_seeds_as_show_it(night, capsys):
         ("5", "12", "keep"),
     ]
     assert printed.err.count("running") == 12 + 5
-    assert "better" in printed.out
+    difference = float(rows()[-1]["difference"])
+    assert difference < 0
+    assert f"{-difference:.4f} bits per byte better than" in printed.out
     assert Path("judgements.png").exists()
 
 
@@ -129,8 +131,10 @@ def test_a_change_that_was_undone_has_run(night, capsys):
 
     status, _ = judge("HEAD~1")
 
+    printed = capsys.readouterr()
     assert status == 1
-    assert "Undo it" not in capsys.readouterr().err
+    assert "bits per byte worse than" in printed.out
+    assert "Undo it" not in printed.err
 
 
 def test_uncommitted_changes_are_judged_and_the_index_stays(night):
