@@ -36,7 +36,9 @@ def answer(comparison: Comparison, num_comparisons: int, confidence: float) -> s
         return note.text
     a = comparison.a
     b = comparison.b
-    over_documents = f"over {len(comparison.sizes):,} documents {interval(comparison.documents)}"
+    number = len(comparison.sizes)
+    documents = "1 document" if number == 1 else f"{number:,} documents"
+    over_documents = f"over {documents} {interval(comparison.documents)}"
     over_seeds = f"over {seeds_text(comparison)} {interval(comparison.seeds)}"
     is_over_seeds = comparison.basis == SEEDS
     intervals = [over_seeds, over_documents] if is_over_seeds else [over_documents]

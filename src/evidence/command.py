@@ -3,7 +3,7 @@
     evidence compare losses.csv
     evidence compare base.csv wider.parquet --within 0.005 --json
     evidence noise losses.csv
-    evidence judge HEAD~1 --run ./train.sh    # evidence judge --help
+    evidence judge HEAD~1 --run ./train.sh
 
 A table has a row for each run and document. docs/evidence.md describes its columns.
 """
@@ -36,6 +36,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     compare = commands.add_parser("compare", help="compare each group of runs with the first one")
     noise = commands.add_parser("noise", help="show the spread over the seeds of each group")
+    commands.add_parser("judge", help="try a change with several seeds (evidence judge --help)")  # it parses its own
     add_options(compare)
     add_common(noise)
     for command in (compare, noise):

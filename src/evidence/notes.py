@@ -39,7 +39,10 @@ def notes_of(comparison: Comparison) -> list[Note]:
     # What makes the interval over documents too narrow.
     number = len(comparison.sizes)
     effective = effective_documents(comparison.sizes)
-    if effective < FEW_DOCUMENTS:
+    if number == 1:
+        text = "There is one document, so nothing is known about other text: only seeds can decide."
+        notes.append(Note("few_documents", text))
+    elif effective < FEW_DOCUMENTS:
         text = (
             f"Few documents: the {number} count like {effective:.0f} of equal length, so the interval may be too "
             "narrow. Evaluate on more text."

@@ -83,7 +83,10 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
             rows = table.to_pylist()
         else:
             with open(path, encoding="utf-8", newline="") as file:
-                reader = csv.DictReader(file)
+                first_line = file.readline()
+                file.seek(0)
+                delimiter = ";" if ";" in first_line and "," not in first_line else ","
+                reader = csv.DictReader(file, delimiter=delimiter)
                 rows = list(reader)
                 columns = list(reader.fieldnames or [])
     except (OSError, ValueError, csv.Error, ImportError) as error:
@@ -91,7 +94,8 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
     wanted = wanted or (SCORES if "score" in columns else LOSSES)
     missing = [name for name in wanted if name not in columns]
     if missing:
-        raise WrongInput(f"{path}: has no column {', '.join(missing)}; it must have {', '.join(wanted)}")
+        found = f"has the columns {', '.join(columns)}, and no {', '.join(missing)}"
+        raise WrongInput(f"{path}: {found}; it must have {', '.join(wanted)}")
     if not rows:
         raise WrongInput(f"{path}: has no rows")
     return rows

@@ -49,6 +49,20 @@ def test_compare_answers_in_words_and_in_json(tables, capsys):
     assert found["seeds"]["difference"] == pytest.approx(-0.1 / np.log(2), abs=0.01)
 
 
+def test_with_one_loss_of_each_run_two_seeds_decide(tmp_path, capsys):
+    losses = {("a", 1): 3.21, ("a", 2): 3.22, ("b", 1): 3.11, ("b", 2): 3.121}
+    rows = [f"{run},{seed},all,{nats},1" for (run, seed), nats in losses.items()]
+    table = tmp_path / "losses.csv"
+    table.write_text("\n".join(["run,seed,document,nats,utf8_bytes", *rows]))
+
+    assert main(["compare", str(table)]) == 0
+
+    said = capsys.readouterr().out
+    assert "`b` is better than `a`" in said
+    assert "over 1 document unknown" in said
+    assert "There is one document, so nothing is known about other text" in said
+
+
 @pytest.mark.parametrize("command", ["compare", "noise"])
 @pytest.mark.parametrize("kind", ["losses", "scores"])
 def test_the_json_of_tables_has_the_keys_that_are_documented_for_them(tables, capsys, command, kind):

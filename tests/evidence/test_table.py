@@ -58,6 +58,16 @@ def test_runs_of_one_name_with_several_seeds_and_those_of_one_group_are_groups(r
     assert [(group.name, group.seeds) for group in by_group] == [("both", [None, None])]
 
 
+def test_a_table_with_semicolons_is_read(tmp_path):
+    commas = write(tmp_path / "a.csv", GOOD)
+    semicolons = tmp_path / "b.csv"
+    semicolons.write_text(commas.read_text().replace(",", ";"))
+
+    runs = read_tables([semicolons])
+
+    assert [run.nats.tolist() for run in runs] == [run.nats.tolist() for run in read_tables([commas])]
+
+
 def test_a_parquet_file_and_several_tables_give_the_runs_of_one_csv_file(read, tmp_path):
     whole = read([row | {"source": "s"} for row in GOOD])
     rows = [row | {"nats": float(row["nats"]), "utf8_bytes": int(row["utf8_bytes"]), "source": "s"} for row in GOOD]
@@ -104,8 +114,8 @@ def without(column: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (without("nats"), ["no column nats"]),
-        (without("run"), ["no column run"]),
+        (without("nats"), ["columns run, document, utf8_bytes, and no nats;"]),
+        (without("run"), ["no run;"]),
         (GOOD[:3], ["run b", "lacks document x"]),
         (GOOD[1:], ["run b", "document x", "first run lacks"]),
         (changed(3, utf8_bytes="11"), ["document x", "10 bytes in run a", "11 in run b"]),

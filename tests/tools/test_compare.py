@@ -63,11 +63,18 @@ def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
     said = line_of(text, "On 40 validation documents")
     assert f"a difference of {comparison.documents.value:+.4f}." in said
     assert f"95 % interval over documents is {over_documents}, and" in said
-    assert f"over seeds {over_seeds} (3 and 3 seeds). Differs: p (none) → 1." in said
+    assert f"over seeds {over_seeds} (3 and 3 seeds). The interval over seeds decides. Differs: p (none) → 1." in said
     assert "SHA-256 c0ffeec0ffee. Code and parameters: commit abcdef." in line_of(text, "Table: ")
+    assert "\n\n\n" not in text
     baseline, other = [row for row in rows_of(text) if row[1] == "3"]
     assert baseline[3:] == ["–"] * 4
     assert other[4:6] == [over_documents, over_seeds]
+
+
+def test_a_citation_of_single_runs_is_decided_over_documents():
+    text = "\n".join(citation(found_of(run("a"), run("b", 2, 0.05, WIDER)), Origin("headers", "c0ffee", "abcdef")))
+
+    assert "The interval over documents decides." in line_of(text, "On 40 validation documents")
 
 
 def test_a_run_beside_itself_is_not_cited():

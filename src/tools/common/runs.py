@@ -205,7 +205,7 @@ def find_commit(name: str) -> pygit2.Commit | None:
         raise ParamsError(f"{name} is the name of several experiments; {remedy}")
     if not commits:
         problem = "is neither an experiment nor a git revision; `dvc exp list -A` lists the experiments, "
-        problem += f"and {WORKSPACE} means the files in this folder"
+        problem += f"`git branch` the branches; HEAD means the last commit, and {WORKSPACE} the files in this folder"
         if git("rev-parse", "--is-shallow-repository") == "true":
             problem += "; the clone has only a part of its history, which `git fetch --unshallow` completes"
         raise ParamsError(f"{name} {problem}")

@@ -39,7 +39,7 @@ def citation(found: Comparisons[Run], origin: Origin) -> list[str]:
         "documents (smoothed studentized bootstrap) cover the choice of documents for these models, those over seeds "
         f"(of pairs of equal seeds, or Welch 1947) the choice of seeds for these documents.{several} {where}"
     )
-    return [*sentences, where, "", *table(COLUMNS, rows), "", f"Table: {caption}"]
+    return [*sentences, where, "", *table(COLUMNS, rows), f"Table: {caption}"]
 
 
 def sentence(comparison: Comparison[Run], percent: str, text: str) -> str:
@@ -49,7 +49,7 @@ def sentence(comparison: Comparison[Run], percent: str, text: str) -> str:
         f"On {text}, `{comparison.a.name}` has {before:.4f} and `{comparison.b.name}` {after:.4f} bits per byte: a "
         f"difference of {comparison.documents.value:+.4f}. Its {percent} interval over documents is "
         f"{interval(comparison.documents)}, and over seeds {interval(comparison.seeds)} ({seeds_text(comparison)}). "
-        f"{difference_line(comparison)}"
+        f"The interval over {comparison.basis} decides. {difference_line(comparison)}"
     )
 
 
