@@ -114,8 +114,8 @@ def report(manifest: dict) -> None:
 def reject_text_git_would_take(path: Path) -> None:
     """Raise ParamsError if Git neither tracks nor ignores a file below `path`; `dvc exp push` would publish it.
 
-    Raise it too if `path` is a link in place of a tracked folder. Warn if Git cannot say what it tracks. A path
-    outside the repository is no concern of Git.
+    Raise it too if `path` is a link in place of a tracked folder. Warn if Git cannot say what it tracks. Git does not
+    take a path outside the repository.
     """
     untracked = ("ls-files", "--others", "--exclude-standard", "--directory")
     absolute = Path(os.path.abspath(path))

@@ -44,6 +44,7 @@ GERMAN = "Grüße, und „schöne“ Wörter; viele"
 LETTER = "From the window one saw 1999 houses.\nNote: it rained.\n\nReceived: nothing.\n"
 MAIL = b"From: a@b.c\nSubject: words\n and more\nMessage-ID: <1>\n\nHello.\n"
 NESTED = b'{"id": 1, "content": {"title": "t", "body": {"en": "one"}}}\n{"content": null}\n'
+CHAT = b'{"id": 1, "messages": [{"role": "user", "content": "one"}]}\n'
 TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
 
 
@@ -53,7 +54,10 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.txt", GERMAN.encode("cp1252"), {"encoding": "cp1252"}, [GERMAN]),
         ("a.txt", GERMAN.encode("utf-16-le"), {"encoding": "utf-16-le"}, [GERMAN]),
         ("a.txt", (codecs.BOM_UTF8 + GERMAN.encode()), {"encoding": "gb18030"}, [GERMAN]),
+        ("a.txt", (codecs.BOM_UTF8 + GERMAN.encode()), {"encoding": "utf-16-le"}, [GERMAN]),
         ("a.txt", (codecs.BOM_UTF32_BE + GERMAN.encode("utf-32-be")), {}, [GERMAN]),
+        ("a.txt", ("数据文本" * 9).encode("utf-16-le"), {"encoding": "utf-16-le"}, ["数据文本" * 9]),
+        ("a.txt", "数".encode("utf-16-le"), {"encoding": "utf-16-le"}, ["数"]),
         ("a.csv", TABLE.encode("utf-16-be"), {"encoding": "utf-16-be"}, ["one; two, three", "four"]),
         ("a.csv", TABLE.encode(), {}, ["one; two, three", "four"]),
         ("a.csv", b'id\ttext\n1\tone, "two"\n', {}, ['one, "two"']),
@@ -102,14 +106,17 @@ GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
         ("inbox", b"From a@b.c Sat Jan  3 01:05:34 1996\nSubject: words\n\nHello.\n", {}, ["is mail", "JSONL"]),
         ("a.eml", MAIL, {}, ["is mail"]),
         ("a.txt", b"short and cut off" + b"\0" * 500, {}, ["cut off, with a NUL at byte 17"]),
-        ("a.txt", GERMAN.encode("utf-16-le"), {}, ["looks like utf-16-le", f"set {FETCH}.encoding"]),
+        ("a.txt", GERMAN.encode("utf-16-le"), {}, ["looks like utf-16-le", "convert it", f"set {FETCH}.encoding"]),
+        ("a.txt", GERMAN.encode(), {"encoding": "utf-16-le"}, ["is UTF-8, but", "is utf-16-le; convert it"]),
+        ("a.txt", b"x" * 31 + "ß".encode() * 9999, {"encoding": "UTF-16BE"}, ["is UTF-8, but"]),
         ("a.txt", ("数据文本" * 9).encode("gb18030"), {}, [" characters are not utf-8", f"set {FETCH}.encoding"]),
         ("a.csv", TABLE.encode(), {"column": "id;text;note"}, ["cut at ';'", "but id, text, note"]),
         ("a.csv", b"text|text\n1|2\n", {}, ["several columns are named 'text'"]),
         ("a.csv", b"id;text\n1;a;b\n", {}, ["line 2 has 3 fields", "that hold ';'"]),
         ("a.csv", b"id,body\n1,b\n", {}, ["has no 'text' but id, body"]),
-        ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but id, content.title, content.body.en"]),
+        ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but content.title, content.body.en;"]),
         ("a.jsonl", NESTED, {"column": "content"}, ["line 1 has no text in 'content'", "content.body.en"]),
+        ("a.jsonl", CHAT, {}, ["line 1 has no text in 'text' nor in another field", "convert"]),
         ("a.jsonl", NESTED, {"column": "id.x"}, ["line 1 has no text in 'id.x'"]),
         # Damaged files, and files of another content than their names say.
         ("a.parquet", parquet(ROWS)[:-100], {}, ["not a whole parquet file"]),

@@ -20,7 +20,7 @@ def say(text: str, file: TextIO | None = None) -> None:
 
 
 def send_to_nowhere(stream: TextIO) -> None:
-    """Send the rest of a stream, what is still in its buffer included, to the null device."""
+    """Send the rest of a stream, its buffer included, to the null device."""
     with contextlib.suppress(OSError, ValueError):  # a stream of another kind has no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -2,8 +2,8 @@
 
 What a word is depends on `rule`, so that a split that was made once can be made again:
 
-1   A run of letters, digits and underscores, in ASCII without regard to case. All characters from U+0080 on are
-    letters, and one from U+3000 on is a word of its own, as Chinese and Japanese have no spaces.
+1   A run of letters, digits and underscores. In ASCII, case does not count. All characters from U+0080 on are letters.
+    One from U+3000 on is a word of its own, because Chinese and Japanese have no spaces.
 2   The same for ASCII. Other text is compared without regard to its Unicode form (NFKC), case, punctuation, kinds of
     space and invisible characters. In Thai, Lao, Khmer, Burmese and other scripts without spaces between words, the
     WINDOW_CHARS characters from each character on are a word. Five such words hold as many letters as five English

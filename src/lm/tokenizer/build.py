@@ -207,9 +207,9 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
 
 
 def _open_fast(source: Path):
-    """Return a folder's tokenizer in transformers; code in the folder never runs.
+    """Return the tokenizer of a folder, as transformers reads tokenizer.json; code in the folder never runs.
 
-    It is of the class that reads tokenizer.json. AutoTokenizer builds some classes anew, with rules of their own.
+    AutoTokenizer would build some classes anew, with rules of their own.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -68,8 +68,11 @@ def _text_of(row: Any, column: str, place: str) -> str | None:
         if value is None:
             return None
         if value is MISSING or isinstance(value, dict):
-            names = ", ".join(_paths(row))
-            raise DataError(f"{place} has no text in {column!r} but {names}; set {COLUMN} to one of them")
+            found = list(_paths_of_texts(row))
+            problem = f"{place} has no text in {column!r}"
+            if not found:
+                raise DataError(f"{problem} nor in another field; convert the rows to objects with a string")
+            raise DataError(f"{problem} but {', '.join(found)}; set {COLUMN} to one of them")
     if not isinstance(value, str):
         raise DataError(f"{place} holds {type(value).__name__}; it must hold a string, or one in {column!r}")
     return value
@@ -89,10 +92,10 @@ def _field_of(row: dict, column: str) -> Any:
     return value
 
 
-def _paths(row: dict, prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of the fields that are not objects."""
+def _paths_of_texts(row: dict, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of the fields that hold a string."""
     for name, value in row.items():
         if isinstance(value, dict):
-            yield from _paths(value, f"{prefix}{name}.")
-        else:
+            yield from _paths_of_texts(value, f"{prefix}{name}.")
+        elif isinstance(value, str):
             yield f"{prefix}{name}"

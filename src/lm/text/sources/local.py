@@ -18,7 +18,7 @@ from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.not_text import is_left_out
-from lm.text.sources.text_files import TextFile
+from lm.text.sources.text_files import OTHER_ENCODING, TextFile
 from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split
 
 MAX_LISTED = 10  # files that cannot be read
@@ -130,7 +130,7 @@ class Findings:
     def warn(self, num_files: int, fetch: LocalFetch) -> None:
         """Print a warning for damaged files, for unnamed HTML, for a separator that divides no file."""
         for kind, problem in (
-            ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; set sources.local.fetch.encoding"),
+            ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; {OTHER_ENCODING}"),
             ("nul_characters", "are NUL, as a crash or a full disk leaves them; repair the files"),
         ):
             damaged = {file["path"]: file[kind] for file in self.damaged if file[kind]}

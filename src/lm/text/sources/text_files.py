@@ -40,6 +40,12 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
+MIN_UTF_8_BYTES = 32  # fewer could be a few Chinese characters in UTF-16
+OTHER_ENCODING = (
+    "convert it (iconv), or leave it out with sources.local.fetch.include; "
+    "if all files have its encoding, set sources.local.fetch.encoding"
+)
 # The number of a part after the suffix that tells the format: a.jsonl-00000-of-00002, a.csv.1
 PART = re.compile(r"(\.(?:jsonl|ndjson|jsonlines|ldjson|json|csv|tsv|parquet))[-._]\d+(?:-of-\d+)?")
 
@@ -78,7 +84,11 @@ class TextFile:
         # Look at the start.
         with self._open() as file:
             start = file.read(START_BYTES)
-        self.encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if start.startswith(mark)), self.encoding)
+        mark = next((mark for mark in BYTE_ORDER_MARKS if start.startswith(mark)), None)
+        if mark is None:
+            self._reject_utf_8_read_as_utf_16(start)
+        else:
+            self.encoding = BYTE_ORDER_MARKS[mark]
         beginning = start.decode(self.encoding, errors="replace")
         self._reject_binary(start, beginning)
         self._reject_known(beginning)
@@ -182,6 +192,15 @@ class TextFile:
         if reason:
             raise DataError(reason)
 
+    def _reject_utf_8_read_as_utf_16(self, start: bytes) -> None:
+        """Raise DataError if a file that is to be read as UTF-16 begins with much UTF-8, which would become Chinese."""
+        if codecs.lookup(self.encoding).name not in UTF_16 or len(start) < MIN_UTF_8_BYTES:
+            return
+        decoder = codecs.getincrementaldecoder(UTF_8)()  # the last character may be cut off
+        with contextlib.suppress(UnicodeDecodeError):
+            if "\0" not in decoder.decode(start):
+                raise DataError(f"is UTF-8, but sources.local.fetch.encoding is {self.encoding}; {OTHER_ENCODING}")
+
     def _reject_binary(self, start: bytes, beginning: str) -> None:
         """Raise DataError if the file, decompressed, is not text: by Git's rule, it has a NUL in its first bytes."""
         if start.startswith(PARQUET_MAGIC):
@@ -191,7 +210,7 @@ class TextFile:
         for encoding, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[0::2])):
             is_utf_16 = zeros.count(0) > len(zeros) / 2 and start.count(0) < len(start) * 0.6
             if is_utf_16 and self.encoding == UTF_8:
-                raise DataError(f"looks like {encoding} without a byte-order mark; set sources.local.fetch.encoding")
+                raise DataError(f"looks like {encoding} without a byte-order mark; {OTHER_ENCODING}")
         remedy = "convert it to text, JSONL or parquet, such as a saved dataset with its method to_parquet"
         raise DataError(f"is not text but binary, or cut off, with a NUL at byte {start.find(0)}; {remedy}")
 
@@ -201,7 +220,7 @@ class TextFile:
         if num_damaged > MAX_DAMAGED_FRACTION * self._num_chars:
             encoding = self.encoding.removesuffix("-sig")
             problem = f"{num_damaged} of {self._num_chars} characters are not {encoding}, or NUL"
-            raise self._error(f"{problem}; set sources.local.fetch.encoding to its encoding, or remove it")
+            raise self._error(f"{problem}; {OTHER_ENCODING}")
 
 
 def _suffix(path: Path) -> str:
