@@ -17,8 +17,8 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorde
 all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bits of the committed run
 	@# Of a name that selects no preset DVC would not say which there are.
 	@python src check_parameters
-	@# This compiles the loops of exact numerics while text is fetched and tokenized. Training would wait for it.
-	@python src prove --run short > /dev/null 2>&1 &
+	@# This compiles the loops of exact numerics while text is fetched and tokenized; training would wait for it.
+	@nice python src prove --run short > /dev/null 2>&1 &
 	dvc repro
 	@python src verdict
 
