@@ -26,6 +26,7 @@ from evidence.runs import R, Run, group_by_seed
 from evidence.table import read_tables
 
 NOT_BETTER = 1  # exit status with --require better
+INTERRUPTED = 130  # by Ctrl-C
 SUFFIXES = (".csv", ".parquet")
 
 
@@ -78,7 +79,9 @@ def compare(args: argparse.Namespace, runs: list[R]) -> int:
         comparisons = found.corrected
         lines = answers(found)
         lines += map(basis_sentence, comparisons)
-        lines += [power_line(each, found.confidence) for each in comparisons]
+        for each in comparisons:
+            shown = power_line(each, found.confidence)
+            lines.append(f"`{each.b.name}`: {shown}" if shown and comparisons[1:] else shown)
         lines += [note.text for each in comparisons for note in notes_of(each) if note.kind not in SAID]
         print("\n".join(line for line in dict.fromkeys(lines) if line))
     return status_of(found, args.require)
@@ -123,4 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EvidenceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0

@@ -148,8 +148,11 @@ def losses_at(where: str, rows: list[Row], at: list[int]) -> tuple[np.ndarray, n
     """Return the nats (D,) float64 and bytes (D,) int64 of rows whose documents are at these positions."""
     nats = np.empty(len(rows))
     utf8_bytes = np.empty(len(rows), np.int64)
-    nats[at] = [number(where, "nats", row["nats"]) for row in rows]
-    utf8_bytes[at] = [whole_number(where, "utf8_bytes", row["utf8_bytes"]) for row in rows]
+    places = [f"{where}, document {row['document']}" for row in rows]
+    nats[at] = [number(place, "nats", row["nats"]) for place, row in zip(places, rows, strict=True)]
+    utf8_bytes[at] = [
+        whole_number(place, "utf8_bytes", row["utf8_bytes"]) for place, row in zip(places, rows, strict=True)
+    ]
     if (nats < 0).any():
         raise WrongInput(f"{where}: nats is {nats.min()}; it must be at least 0")
     if not utf8_bytes.any():

@@ -99,6 +99,16 @@ def test_a_run_of_a_table_may_have_no_seed(tables, capsys):
         document = read_document(capsys.readouterr().out)
         check_document(document, documented_of_tables(document["schema"]))
         assert [run["seed"] for group in document[runs_of] for run in group["runs"]] == [None, None]
+    main(["noise", "t.csv"])
+    assert "none (" in capsys.readouterr().out
+
+
+def test_of_several_comparisons_each_line_names_its_group(tables, capsys):
+    main(["compare", *tables, write("other", 0.95)])
+
+    said = capsys.readouterr().out
+    assert "`wider`: Would be shown in" in said
+    assert "`other`: Would be shown in" in said
 
 
 def test_require_sets_the_status_and_the_baseline_decides_the_direction(tables, capsys):

@@ -95,6 +95,7 @@ def test_a_gain_is_kept_after_as_few_seeds_as_show_it(night, capsys):
         ("5", "12", "keep"),
     ]
     assert printed.err.count("running") == 12 + 5
+    assert "at most 10 runs follow" in printed.err
     difference = float(rows()[-1]["difference"])
     assert difference < 0
     assert f"{-difference:.4f} bits per byte better than" in printed.out
@@ -102,12 +103,15 @@ def test_a_gain_is_kept_after_as_few_seeds_as_show_it(night, capsys):
 
 
 def test_an_undecided_judgement_prints_the_command_that_goes_on(night, capsys):
-    status, _ = judge()
+    Path("data.bin").write_text("data")
+
+    status, _ = judge("HEAD~1", "--input", "data.bin", "--first-seed", "3", "--least-gain", "0.001")
 
     command = capsys.readouterr().out.splitlines()[-1].partition("go on: evidence judge ")[2]
     assert status == 3
     assert "--seeds 5" in command
     assert f"--run '{sys.executable} train.py'" in command
+    assert command.endswith("--fixed score.py --input data.bin --first-seed 3 --least-gain 0.001")
 
 
 def test_the_same_judgement_runs_nothing_and_adds_no_row(night, capsys):
@@ -203,6 +207,7 @@ CANDIDATES = {
     "a loss is nan": ("100 * loss", "float('nan')", 6, "nats is nan"),
     "a document is scored twice": ("in range(30)", "in [*range(30), 0]", 6, "has document 0 twice"),
     "other documents": ("in range(30)", "in range(29)", 6, "scored other documents"),
+    "three documents": ("in range(30)", "in range(3)", 6, "scored 3 documents; it must score at least 4"),
     "documents of another size": ("100 + document", "99 + document", 6, "scored other documents"),
     "the seed is ignored": ('int(os.environ["SEED"])', "1", 6, "ignores SEED"),
     "the disk is full": ("GAIN = 0.02", "GAIN = 0.02\nraise SystemExit(5)", 5, "ended with status 5"),
@@ -279,6 +284,7 @@ def test_a_second_judge_is_told_that_the_first_one_works(night):
         ("nonsense", [], "nonsense is not a Git revision"),
         ("HEAD~1", ["--seeds", "1"], "--seeds is 1"),
         ("HEAD~1", ["--least-gain", "-1"], "--least-gain is -1"),
+        ("HEAD~1", ["--fixed", "scores.py"], "--fixed is scores.py, which"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_before_anything_runs(night, capsys, base, options, said):

@@ -26,7 +26,7 @@ from evidence.judge.judgements import (
 )
 from evidence.judge.night import judge_candidate, only_judge
 from evidence.judge.picture import PICTURE
-from evidence.judge.repository import commit_of_workspace, read_commit, reject_changed
+from evidence.judge.repository import commit_of_workspace, read_commit, reject_absent, reject_changed
 from evidence.judge.runs import Runner
 
 SCHEMA = "reprolm.judge/2"
@@ -75,8 +75,26 @@ def main(argv: list[str]) -> int:
     args = parse(argv)
     with failure_as_json(args.json):
         judged = judge(args)
-    print_judgement(judged, args.json, f"evidence judge {{base}} --seeds {{seeds}} --run {shlex.quote(args.run)}")
+    print_judgement(judged, args.json, command_to_go_on(args))
     return STATUS[judged.decision.answer]
+
+
+def command_to_go_on(args: argparse.Namespace) -> str:
+    """Return the command that goes on, with places for {base} and {seeds}."""
+    words = ["--run", args.run]
+    for path in args.fixed:
+        words += ["--fixed", path]
+    for path in args.input:
+        words += ["--input", str(path)]
+    if args.first_seed != 1:
+        words += ["--first-seed", str(args.first_seed)]
+    options = shlex.join(words).replace("{", "{{").replace("}", "}}")
+    return f"evidence judge {{base}} --seeds {{seeds}} {options}{least_gain_of(args)}"
+
+
+def least_gain_of(args: argparse.Namespace) -> str:
+    """Return the option --least-gain as it was given, "" by default."""
+    return f" --least-gain {args.least_gain:g}" if args.least_gain else ""
 
 
 def judge(args: argparse.Namespace) -> Judgement:
@@ -89,6 +107,7 @@ def judge(args: argparse.Namespace) -> Judgement:
         check_history(former, LEFT_OUT)
         base = read_commit(args.base, LEFT_OUT)
         candidate = commit_of_workspace(LEFT_OUT)
+        reject_absent(base, args.fixed)
         reject_changed(base, candidate, may_change=(), fixed=args.fixed)
         return judge_candidate(
             runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain, args.go_on

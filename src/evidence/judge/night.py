@@ -59,10 +59,13 @@ def judge_candidate(
         raise WrongInput(f"nothing differs from {base.short}; change something, or name an earlier commit as base")
     while True:
         judged = judge_once(runner, base, candidate, former, num_seeds, first_seed, least_gain)
-        num_seeds += judged.decision.more_seeds
-        if not (go_on and judged.decision.more_seeds):
+        decision = judged.decision
+        if not (go_on and decision.more_seeds):
             return judged
-        print(f"judgement {judged.number}: {judged.decision.reason}; {num_seeds} seeds follow", file=sys.stderr)
+        more_of_base = seeds_of_base(num_seeds + decision.more_seeds) - seeds_of_base(num_seeds)
+        follow = f"at most {decision.more_seeds + more_of_base} runs follow"
+        print(f"judgement {judged.number}: {decision.reason}; {follow}", file=sys.stderr)
+        num_seeds += decision.more_seeds
 
 
 def judge_once(

@@ -114,6 +114,14 @@ def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], f
             raise Forged(f"{file} differs from {base.short}; it {reason}; judge from a commit that has the new file")
 
 
+def reject_absent(base: Commit, paths: Sequence[str]) -> None:
+    """Raise WrongInput unless the base has a file or a folder at each of the paths."""
+    files = git("ls-tree", "-r", "--name-only", "--full-tree", base.hash).splitlines()
+    for path in paths:
+        if not any(is_below(file, [path]) for file in files):
+            raise WrongInput(f"--fixed is {path}, which {base.short} lacks; name a file or a folder of it")
+
+
 def is_below(file: str, paths: Sequence[str]) -> bool:
     """Return whether a file is one of the paths, or in one of these folders."""
     return any(Path(file).is_relative_to(Path(path)) for path in paths)

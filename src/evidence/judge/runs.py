@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evidence.errors import CandidateCrashed, Forged, RunFailed, WrongInput
+from evidence.intervals import LEAST_DOCUMENTS
 from evidence.judge.repository import Commit, environment, own_folder, worktree
 from evidence.runs import LossRun
 from evidence.table import read_losses
@@ -100,12 +101,16 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
         failure = RunFailed if is_of_machine else CandidateCrashed
         raise failure(f"the run of {what} ended with status {status}, as said above")
 
-    # The table must be one.
+    # The table must be one, of documents enough.
+    failure = RunFailed if is_base else CandidateCrashed
     try:
-        read_losses(written)
+        losses = read_losses(written)
     except WrongInput as error:
-        failure = RunFailed if is_base else CandidateCrashed
         raise failure(f"the run of {what} wrote no losses: {error}") from None
+    if len(losses.documents) < LEAST_DOCUMENTS:
+        reason = "because a change must be better over documents, too"
+        found = f"the run of {what} scored {len(losses.documents)} documents"
+        raise failure(f"{found}; it must score at least {LEAST_DOCUMENTS}, {reason}")
     return written
 
 

@@ -19,6 +19,7 @@ from evidence.judge.cli import (
     STATUS,
     add_arguments,
     failure_as_json,
+    least_gain_of,
     print_judgement,
     reject_wrong_arguments,
 )
@@ -123,7 +124,7 @@ def main(argv: list[str]) -> int:
             judged = judge(args)
     except EvidenceError as error:
         raise as_user_error(error) from None
-    print_judgement(judged, args.json, f"python src judge {{base}} --seeds {{seeds}}{budget}")
+    print_judgement(judged, args.json, f"python src judge {{base}} --seeds {{seeds}}{budget}{least_gain_of(args)}")
     return STATUS[judged.decision.answer]
 
 
