@@ -22,14 +22,14 @@ all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bit
 	dvc repro
 	@python src verdict
 
-# After a run that a stage rejected, git may take a changed params.yaml for an unchanged one: DVC wrote it twice within a
-# second, with the same size. A new time makes git compare the contents.
+# After a run that a stage rejected, git may take a changed file for an unchanged one: DVC wrote it twice within a second,
+# with the same size. A new time makes git compare the contents.
 PARAMETERS = params.yaml presets.yaml sources.yaml runtime.yaml
 back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data; not to the committed code: `git restore src`
 	@if [ -n "$$(git ls-files --unmerged)" ]; then \
 		echo 'error: a merge left conflicts; run `git checkout --ours dvc.lock metrics plots && dvc repro`' \
 			'and commit the merge, or undo it: `git checkout --ours dvc.lock metrics plots && git merge --abort`' >&2; exit 1; fi
-	touch $(PARAMETERS)
+	@touch -c $(PARAMETERS) dvc.lock metrics/* plots/*
 	git restore dvc.lock metrics plots $(PARAMETERS)
 	@# Before the first run there is no data yet.
 	@dvc checkout --allow-missing || { \

@@ -132,25 +132,26 @@ def test_back_undoes_a_recipe_and_rejected_runs_and_names_what_it_leaves(committ
     assert not any(name in line for name in RESTORED for line in left)
 
 
-def test_back_restores_a_file_that_git_takes_for_unchanged(committed):
+@pytest.mark.parametrize("name", ["params.yaml", "metrics/eval.json", "plots/validation.csv"])
+def test_back_restores_a_file_that_git_takes_for_unchanged(committed, name):
     """DVC leaves such a file after a refused run: with a value of the same length and the time that git's index has."""
-    params = committed.folder / "params.yaml"
-    before = params.read_bytes()
+    path = committed.folder / name
+    before = path.read_bytes()
     an_hour = 3600
-    long_ago = params.stat().st_mtime - an_hour
+    long_ago = path.stat().st_mtime - an_hour
     committed.run("git", "config", "core.trustctime", "false")
-    os.utime(params, (long_ago, long_ago))
-    committed.run("git", "add", "params.yaml")  # the index has the time
-    params.write_bytes(before.replace(b"seed: 1", b"seed: 2", 1))
-    os.utime(params, (long_ago, long_ago))
-    committed.run("git", "restore", "params.yaml")
-    assert params.read_bytes() != before, "git restore alone does nothing"
+    os.utime(path, (long_ago, long_ago))
+    committed.run("git", "add", name)  # the index has the time
+    path.write_bytes(before.replace(b"1", b"2", 1))
+    os.utime(path, (long_ago, long_ago))
+    committed.run("git", "restore", name)
+    assert path.read_bytes() != before, "git restore alone does nothing"
     shutil.rmtree(committed.folder / "data")  # as in a clone before its first run
     shutil.rmtree(committed.folder / ".dvc/cache")
 
     committed.run("make", "back")
 
-    assert params.read_bytes() == before
+    assert path.read_bytes() == before
 
 
 def test_back_names_a_file_that_dvc_does_not_delete_and_the_command_that_shows_what_to_do(committed):

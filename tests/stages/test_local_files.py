@@ -106,7 +106,7 @@ GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
         ("inbox", b"From a@b.c Sat Jan  3 01:05:34 1996\nSubject: words\n\nHello.\n", {}, ["is mail", "JSONL"]),
         ("a.eml", MAIL, {}, ["is mail"]),
         ("a.txt", b"short and cut off" + b"\0" * 500, {}, ["cut off, with a NUL at byte 17"]),
-        ("a.txt", GERMAN.encode("utf-16-le"), {}, ["looks like utf-16-le", "convert it", f"set {FETCH}.encoding"]),
+        ("a.txt", GERMAN.encode("utf-16-le"), {}, ["looks like UTF-16LE", "convert it", f"set {FETCH}.encoding"]),
         ("a.txt", GERMAN.encode(), {"encoding": "utf-16-le"}, ["is UTF-8, but", "is utf-16-le; convert it"]),
         ("a.txt", b"x" * 31 + "ß".encode() * 9999, {"encoding": "UTF-16BE"}, ["is UTF-8, but"]),
         ("a.txt", ("数据文本" * 9).encode("gb18030"), {}, [" characters are not utf-8", f"set {FETCH}.encoding"]),

@@ -268,8 +268,8 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
             raise EnvironmentFailure(f"{path}: does not fit into memory; cut it into smaller files") from None
         findings.add(file, num_documents)
     if len(problems) == 1:
-        raise DataError(f"{problems[0]}, or leave it out with sources.local.fetch.include")
+        raise DataError(f"{problems[0]}, or move it away")
     if problems:
-        remedy = "correct or remove them, or leave them out with sources.local.fetch.include"
+        remedy = "correct them, or move them away"
         count = f"{len(problems)} of {len(files)} files cannot be read; {remedy}"
         raise DataError("\n".join([*problems[:MAX_LISTED], f"local.path: {count}"]))

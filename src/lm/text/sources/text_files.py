@@ -42,10 +42,7 @@ BYTE_ORDER_MARKS = {
 }
 UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
 MIN_UTF_8_BYTES = 32  # fewer could be a few Chinese characters in UTF-16
-OTHER_ENCODING = (
-    "convert it (iconv), or leave it out with sources.local.fetch.include; "
-    "if all files have its encoding, set sources.local.fetch.encoding"
-)
+OTHER_ENCODING = "convert it to UTF-8 (iconv); if all files have its encoding, set sources.local.fetch.encoding"
 # The number of a part after the suffix that tells the format: a.jsonl-00000-of-00002, a.csv.1
 PART = re.compile(r"(\.(?:jsonl|ndjson|jsonlines|ldjson|json|csv|tsv|parquet))[-._]\d+(?:-of-\d+)?")
 
@@ -207,7 +204,7 @@ class TextFile:
             raise DataError("is a parquet file; give it a name that ends in .parquet, not compressed")
         if "\0" not in beginning:
             return
-        for encoding, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[0::2])):
+        for encoding, zeros in (("UTF-16LE", start[1::2]), ("UTF-16BE", start[0::2])):  # as iconv calls them
             is_utf_16 = zeros.count(0) > len(zeros) / 2 and start.count(0) < len(start) * 0.6
             if is_utf_16 and self.encoding == UTF_8:
                 raise DataError(f"looks like {encoding} without a byte-order mark; {OTHER_ENCODING}")

@@ -141,7 +141,7 @@ def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, conte
 def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
     (tmp_path / "a.json").write_text(content)
 
-    with pytest.raises(DataError, match=f"a.json: .*{sentence}.*, or leave it out with sources.local.fetch.include$"):
+    with pytest.raises(DataError, match=f"a.json: .*{sentence}.*, or move it away$"):
         fetch_local(fetch_params(split=None), tmp_path / "a.json", tmp_path / "out")
 
 
