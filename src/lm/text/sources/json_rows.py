@@ -71,7 +71,8 @@ def _text_of(row: Any, column: str, place: str) -> str | None:
             found = list(_paths_of_texts(row))
             problem = f"{place} has no text in {column!r}"
             if not found:
-                raise DataError(f"{problem} nor in another field; convert the rows, such as the messages of a chat to one string")
+                remedy = "convert each row to one string, such as the messages of a chat"
+                raise DataError(f"{problem} nor in another field; {remedy}")
             raise DataError(f"{problem} but {', '.join(found)}; set {COLUMN} to one of them")
     if not isinstance(value, str):
         raise DataError(f"{place} holds {type(value).__name__}; it must hold a string, or one in {column!r}")
