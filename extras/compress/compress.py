@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from extras.compress import files
-from extras.compress.predictions import Predictor, with_copies
+from extras.compress.predictions import Predictor, append, with_copies
 from extras.compress.range_coder import Encoder
 from lm.core.errors import DataError, exit_with_status
 from lm.core.files import atomic_write
@@ -83,8 +83,7 @@ def encode(
             for token, own_weights in zip(targets[row, scored].tolist(), all_weights, strict=True):
                 weights = with_copies(own_weights, match_model)
                 encoder.encode(int(weights[:token].sum()), int(weights[token]), int(weights.sum()))
-                if match_model:
-                    match_model.append(token, own_weights[token] / own_weights.sum())
+                append(match_model, token, own_weights)
         cores.adapt()
     return encoder.finish()
 

@@ -12,7 +12,7 @@ import torch
 from tqdm import tqdm
 
 from extras.compress import files
-from extras.compress.predictions import Predictor, with_copies
+from extras.compress.predictions import Predictor, append, with_copies
 from extras.compress.range_coder import Decoder
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import atomic_write
@@ -51,8 +51,7 @@ def decode(
             decoder.remove(int(ends[token]) - weight, weight, total)
             ids.append(token)
             inputs.append(token)
-            if match_model:
-                match_model.append(token, own_weights[token] / own_weights.sum())
+            append(match_model, token, own_weights)
         cores.adapt()
     return ids
 

@@ -60,3 +60,9 @@ def with_copies(weights: np.ndarray, match_model: MatchModel | None) -> np.ndarr
     mixed = weights * (WEIGHT_SCALE - guess.weight)
     mixed[guess.token] += guess.weight * int(weights.sum())
     return mixed
+
+
+def append(match_model: MatchModel | None, token: int, weights: np.ndarray) -> None:
+    """Tell a match model, if there is one, the next token and its probability by the weights (V,) of the model."""
+    if match_model:
+        match_model.append(token, weights[token] / weights.sum())

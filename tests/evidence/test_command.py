@@ -103,6 +103,15 @@ def test_a_run_of_a_table_may_have_no_seed(tables, capsys):
     assert "none (" in capsys.readouterr().out
 
 
+def test_a_command_that_is_interrupted_ends_without_a_traceback(tables, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("evidence.command.compare_runs", interrupt)
+
+    assert main(["compare", *tables]) == 130
+
+
 def test_of_several_comparisons_each_line_names_its_group(tables, capsys):
     main(["compare", *tables, write("other", 0.95)])
 

@@ -295,6 +295,17 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(night, capsys, ba
     assert "running" not in capsys.readouterr().err
 
 
+def test_a_fixed_file_may_have_any_name(night):
+    Path("prüfung.py").write_text("# how a model is scored\n")
+    commit("A base with another file")
+    Path("prüfung.py").write_text("# others are scored alike\n")
+
+    status, message = judge("HEAD", "--fixed", "prüfung.py")
+
+    assert status == 4
+    assert "prüfung.py differs" in message
+
+
 @pytest.mark.parametrize("hide", [None, "--assume-unchanged", "--skip-worktree"])
 def test_a_fixed_file_may_not_change_however_it_is_hidden(night, hide):
     if hide:

@@ -94,7 +94,7 @@ def command_to_go_on(args: argparse.Namespace) -> str:
 
 def least_gain_of(args: argparse.Namespace) -> str:
     """Return the option --least-gain as it was given, "" by default."""
-    return f" --least-gain {args.least_gain:g}" if args.least_gain else ""
+    return f" --least-gain {args.least_gain}" if args.least_gain else ""
 
 
 def judge(args: argparse.Namespace) -> Judgement:

@@ -100,7 +100,12 @@ def commit_of_workspace(left_out: Sequence[str]) -> Commit:
 
 def changed_files(base: Commit, candidate: Commit) -> list[str]:
     """Return the files that two commits do not share, without those that decide no run."""
-    return git("diff-tree", "-r", "--name-only", "--no-renames", base.tree, candidate.tree).splitlines()
+    return names_in(git("diff-tree", "-r", "-z", "--name-only", "--no-renames", base.tree, candidate.tree))
+
+
+def names_in(printed: str) -> list[str]:
+    """Return the names that Git prints with -z; without it, Git would write letters beyond ASCII as numbers."""
+    return printed.rstrip("\0").split("\0") if printed else []
 
 
 def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], fixed: Sequence[str]) -> None:
@@ -116,7 +121,7 @@ def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], f
 
 def reject_absent(base: Commit, paths: Sequence[str]) -> None:
     """Raise WrongInput unless the base has a file or a folder at each of the paths."""
-    files = git("ls-tree", "-r", "--name-only", "--full-tree", base.hash).splitlines()
+    files = names_in(git("ls-tree", "-r", "-z", "--name-only", "--full-tree", base.hash))
     for path in paths:
         if not any(is_below(file, [path]) for file in files):
             raise WrongInput(f"--fixed is {path}, which {base.short} lacks; name a file or a folder of it")

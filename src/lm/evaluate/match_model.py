@@ -62,13 +62,15 @@ class MatchModel:
 
     def append(self, token: int, probability: float) -> None:
         """Go on to the token after this one, to which the trained model gave a probability."""
+        # Learn from the guess.
         guess = self.guess()
-        is_right = guess is not None and guess.token == token
+        is_right = False
         if guess is not None:
+            is_right = guess.token == token
             self.counts[self.run] += 1
-        if guess is not None and is_right:
-            weight = guess.weight / SCALE
-            self.shares[self.run] += weight / (weight + (1 - weight) * probability)
+            if is_right:
+                weight = guess.weight / SCALE
+                self.shares[self.run] += weight / (weight + (1 - weight) * probability)
 
         # Begin a document.
         if token == self.eot_id:

@@ -18,10 +18,11 @@ from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.not_text import is_left_out
-from lm.text.sources.text_files import OTHER_ENCODING, TextFile
+from lm.text.sources.text_files import TextFile
 from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split
 
 MAX_LISTED = 10  # files that cannot be read
+OTHER_ENCODINGS = "convert the files to UTF-8 (iconv), or set sources.local.fetch.encoding if all have theirs"
 MAX_NAMED = 3  # damaged files
 CUT_WHERE = "at chapters or articles into at least 50 documents, as files or by sources.local.fetch.separator"
 CUT = f"cut long texts {CUT_WHERE}"
@@ -130,7 +131,7 @@ class Findings:
     def warn(self, num_files: int, fetch: LocalFetch) -> None:
         """Print a warning for damaged files, for unnamed HTML, for a separator that divides no file."""
         for kind, problem in (
-            ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; {OTHER_ENCODING}"),
+            ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; {OTHER_ENCODINGS}"),
             ("nul_characters", "are NUL, as a crash or a full disk leaves them; repair the files"),
         ):
             damaged = {file["path"]: file[kind] for file in self.damaged if file[kind]}
