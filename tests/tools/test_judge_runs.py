@@ -183,13 +183,13 @@ def test_seeds_count_from_that_of_the_parameters_and_further_ones_follow(workspa
 def test_options_reach_the_judgement_and_the_command_that_goes_on(workspace, made_up_losses, capsys):
     workspace.change(**{"train.max_tokens": 20480})
 
-    first = main(["HEAD", "--any-budget"])
+    first = main(["HEAD", "--any-budget", "--least-gain", "0.001"])
     printed = capsys.readouterr().out
     second = main(["HEAD", "--any-budget", "--seeds", "5", "--least-gain", "0.5", "--json"])
     row = json.loads(capsys.readouterr().out)
 
     assert first == 3
-    assert printed.rstrip().endswith("--seeds 5 --any-budget")
+    assert printed.rstrip().endswith("--seeds 5 --any-budget --least-gain 0.001")
     assert second == 1
     assert (row["seeds"], row["least_gain"]) == (5, 0.5)
 
