@@ -92,9 +92,7 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
     written = folder.with_name("losses.csv")
     written.unlink(missing_ok=True)
     variables = environment(SEED=str(seed), LOSSES=str(written), REPOSITORY=os.getcwd())
-    status = wait_for(
-        subprocess.Popen(runner.command, cwd=folder, env=variables, stdout=STANDARD_ERROR, start_new_session=True)
-    )
+    status = run_to_the_end(runner.command, folder, variables)
     if status:
         status = 128 - status if status < 0 else status
         is_of_machine = is_base or status in OF_THE_MACHINE
@@ -114,14 +112,17 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
     return written
 
 
-def wait_for(process: subprocess.Popen) -> int:
-    """Return the exit status of a run. If this process is asked to end, end the run with all that it started."""
+def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, str]) -> int:
+    """Run a command in a folder; return its exit status. If this process is asked to end, end all that it started."""
+    process = None
     former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
+        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=STANDARD_ERROR, start_new_session=True)
         return process.wait()
     except BaseException:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
+        if process is not None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
         raise
     finally:
         signal.signal(signal.SIGTERM, former)
