@@ -6,7 +6,7 @@ from typing import Any
 
 from lm.core.errors import DataError
 
-COLUMN = "sources.local.fetch.column"
+COLUMN = "sources.yaml:sources.local.fetch.column"
 MISSING = object()  # what an object without the field has
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -18,13 +19,18 @@ from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.not_text import is_left_out
-from lm.text.sources.text_files import TextFile
+from lm.text.sources.text_files import TextFile, suffix_of
 from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split
 
 MAX_LISTED = 10  # files that cannot be read
-OTHER_ENCODINGS = "convert the files to UTF-8 (iconv), or set sources.local.fetch.encoding if all have theirs"
+OTHER_ENCODINGS = (
+    "convert the files to UTF-8 (iconv), or set sources.yaml:sources.local.fetch.encoding if all have theirs"
+)
 MAX_NAMED = 3  # damaged files
-CUT_WHERE = "at chapters or articles into at least 50 documents, as files or by sources.local.fetch.separator"
+MAX_SHARE_DIFFERENCE = 0.2  # between the shares of the files of a suffix in two splits
+CUT_WHERE = (
+    "at chapters or articles into at least 50 documents, as files or by sources.yaml:sources.local.fetch.separator"
+)
 CUT = f"cut long texts {CUT_WHERE}"
 
 
@@ -83,9 +89,10 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     """
     files = find_files(path, fetch.include)
     findings = Findings()
+    chars_by_suffix: dict[str, Counter[str]] = {}
     if fetch.split is None:
         splits = ("text",)
-        write_documents(folder / "text/0000.parquet", _documents(files, fetch, findings))
+        write_documents(folder / "text/0000.parquet", (text for _, text in _documents(files, fetch, findings)))
     else:
         chosen = _choose_split(files, fetch, fetch.split)
         splits = chosen.names
@@ -93,8 +100,11 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
             # The pass for training counts what is found, and has the null and empty documents.
             is_train = split == "train"
             documents = _documents(files, fetch, findings if is_train else Findings())
-            write_documents(folder / split / "0000.parquet", _of_split(documents, chosen, split))
+            chars_by_suffix[split] = Counter()
+            of_split = _of_split(documents, chosen, split, chars_by_suffix[split])
+            write_documents(folder / split / "0000.parquet", of_split)
     findings.warn(len(files), fetch)
+    _warn_of_other_suffixes(chars_by_suffix)
     return {
         "kind": fetch.kind,
         "path": str(path),
@@ -103,6 +113,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         "input_files": len(files),
         "replaced_characters": sum(file["replaced_characters"] for file in findings.damaged),
         "damaged_files": findings.damaged,
+        "characters_by_suffix": chars_by_suffix,
         "column": "text",
         "splits": {split: describe_split(folder, split, "text", [str(path)]) for split in splits},
     }
@@ -116,6 +127,7 @@ class Findings:
         self.num_text_files = 0  # files without rows
         self.num_separated_files = 0  # of these, the files that the separator divides
         self.html: list[Path] = []  # web pages whose names do not say so
+        self.empty: list[Path] = []  # files that hold no text
 
     def add(self, file: TextFile, num_documents: int) -> None:
         """Count a file that was read."""
@@ -124,12 +136,14 @@ class Findings:
             self.damaged.append({"path": str(file.path), **counts})
         if file.is_unnamed_html:
             self.html.append(file.path)
+        if file.is_empty:
+            self.empty.append(file.path)
         if not file.has_rows:
             self.num_text_files += 1
             self.num_separated_files += num_documents > 1
 
     def warn(self, num_files: int, fetch: LocalFetch) -> None:
-        """Print a warning for damaged files, for unnamed HTML, for a separator that divides no file."""
+        """Print a warning for damaged and for empty files, for unnamed HTML, for a separator that divides no file."""
         for kind, problem in (
             ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; {OTHER_ENCODINGS}"),
             ("nul_characters", "are NUL, as a crash or a full disk leaves them; repair the files"),
@@ -141,6 +155,10 @@ class Findings:
                 where = f"{sum(damaged.values())} characters in {len(damaged)} of {num_files} files"
                 listed = f"in {names}{others} (damaged_files in data/raw/manifest.json)"
                 print(f"warning: {where} {problem}; {listed}", file=sys.stderr)
+        if self.empty:
+            print(
+                f"warning: {len(self.empty)} of {num_files} files hold no text, first {self.empty[0]}", file=sys.stderr
+            )
         if self.html:
             where = f"{len(self.html)} of {num_files} files hold HTML, first {self.html[0]}"
             remedy = "the model learns the markup; remove pages of errors, save others as text or as .html"
@@ -202,16 +220,37 @@ def _reject_link(file: Path) -> None:
         raise DataError(f"{file}: links to nothing, or in a circle; remove it")
 
 
-def _of_split(documents: Iterator[str | None], chosen: Split, name: str) -> Iterator[str | None]:
-    """Yield the documents of a split; null and empty ones belong to training."""
-    for text in documents:
+def _of_split(
+    documents: Iterator[tuple[str, str | None]], chosen: Split, name: str, chars_by_suffix: Counter[str]
+) -> Iterator[str | None]:
+    """Yield the documents of a split, and count their characters by the suffix of their files.
+
+    Null and empty ones belong to training.
+    """
+    for suffix, text in documents:
         if (chosen.name_of(text) if text else "train") == name:
+            chars_by_suffix[suffix] += len(text or "")
             yield text
+
+
+def _warn_of_other_suffixes(chars_by_suffix: dict[str, Counter[str]]) -> None:
+    """Warn if files of a suffix have a far larger or smaller share of another split than of the training split."""
+    suffixes = sorted(set().union(*chars_by_suffix.values()))
+    for split, chars in chars_by_suffix.items():
+        for suffix in suffixes:
+            share = chars[suffix] / chars.total()
+            train_share = chars_by_suffix["train"][suffix] / chars_by_suffix["train"].total()
+            if abs(share - train_share) > MAX_SHARE_DIFFERENCE:
+                name = f"{suffix} files" if suffix else "files without a suffix"
+                found = f"{name} have {train_share:.0%} of the characters of train, but {share:.0%} of {split}"
+                remedy = "make a source for each kind of text, and mix them (docs/data.md#mixtures)"
+                print(f"warning: {found}; {remedy}", file=sys.stderr)
+                break
 
 
 def _choose_split(files: list[Path], fetch: LocalFetch, params: SplitParams) -> Split:
     """Return which documents are for validation and test; warn if the split is not as it was asked for."""
-    documents = filter(None, _documents(files, fetch, Findings()))
+    documents = (text for _, text in _documents(files, fetch, Findings()) if text)
     first_two = list(itertools.islice(documents, 2))
     if not first_two:
         raise DataError(f"local.path: no document of {len(files)} files has text; put text there")
@@ -249,12 +288,13 @@ def _warn_of_few(name: str, chosen: Chosen, params: SplitParams) -> None:
         print(f"warning: {found} with others (max_shared_fraction), as too few share less", file=sys.stderr)
 
 
-def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iterator[str | None]:
-    """Yield every document, null and empty ones too; count what is found in `findings`.
+def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iterator[tuple[str, str | None]]:
+    """Yield the suffix of its file and the text of every document; count what is found in `findings`.
 
-    Raise DataError at the end if files cannot be read, with the first problem of each of the first ten.
+    Null and empty ones too. Raise DataError at the end if files cannot be read, with the first problem of each of the
+    first ten.
     """
-    problems = []
+    problems: list[str] = []
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
         file = TextFile(path, fetch.column, fetch.separator, fetch.encoding)
         num_documents = 0
@@ -262,15 +302,25 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
             for text in file.documents():
                 num_documents += 1
                 if not problems:  # else the rest is read only for its problems
-                    yield text
+                    yield suffix_of(path), text
         except DataError as error:
             problems.append(str(error))
         except MemoryError:
             raise EnvironmentFailure(f"{path}: does not fit into memory; cut it into smaller files") from None
         findings.add(file, num_documents)
     if len(problems) == 1:
-        raise DataError(f"{problems[0]}, or move it away")
+        raise DataError(f"{problems[0]}, or leave it out: begin its name with _")
     if problems:
-        remedy = "correct them, or move them away"
-        count = f"{len(problems)} of {len(files)} files cannot be read; {remedy}"
-        raise DataError("\n".join([*problems[:MAX_LISTED], f"local.path: {count}"]))
+        raise DataError("\n".join(_list_problems(problems, len(files))))
+
+
+def _list_problems(problems: list[str], num_files: int) -> list[str]:
+    """Return the first problems, a line each, and what to do; a remedy that all have is named once."""
+    listed = problems[:MAX_LISTED]
+    remedies = {problem.partition("; ")[2] for problem in problems}
+    remedy = "correct them"
+    if len(remedies) == 1:
+        listed = [problem.partition("; ")[0] for problem in listed]
+        remedy = remedies.pop() or remedy
+    what_to_do = f"{remedy}, or leave them out: begin their names with _"
+    return [*listed, f"local.path: {len(problems)} of {num_files} files cannot be read; {what_to_do}"]

@@ -80,7 +80,7 @@ def _index_of(column: str, names: list[str], delimiter: str) -> int:
     """Return the place of a column. Raise DataError if it is not there once."""
     if column not in names:
         found = f"the first line, cut at {delimiter!r}, has no {column!r} but {', '.join(names)}"
-        raise DataError(f"{found}; set sources.local.fetch.column to one of them")
+        raise DataError(f"{found}; set sources.yaml:sources.local.fetch.column to one of them")
     if names.count(column) > 1:
         raise DataError(f"several columns are named {column!r}; rename all but one")
     return names.index(column)

@@ -42,7 +42,9 @@ BYTE_ORDER_MARKS = {
 }
 UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
 MIN_UTF_8_BYTES = 32  # fewer could be a few Chinese characters in UTF-16
-OTHER_ENCODING = "convert it to UTF-8 (iconv); if all files have its encoding, set sources.local.fetch.encoding"
+OTHER_ENCODING = (
+    "convert it to UTF-8 (iconv); if all files have its encoding, set sources.yaml:sources.local.fetch.encoding"
+)
 # The number of a part after the suffix that tells the format: a.jsonl-00000-of-00002, a.csv.1
 PART = re.compile(r"(\.(?:jsonl|ndjson|jsonlines|ldjson|json|csv|tsv|parquet))[-._]\d+(?:-of-\d+)?")
 
@@ -59,9 +61,14 @@ class TextFile:
         self.is_unnamed_html = False
         self.has_rows = True  # each is a document, so that no separator divides it
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no text was read."""
+        return self._num_chars == 0
+
     def documents(self) -> Iterator[str | None]:
         """Yield the documents, None for null. Raise DataError with the file and the place if it cannot be read."""
-        suffix = _suffix(self.path)
+        suffix = suffix_of(self.path)
         try:
             with open(self.path, "rb") as file:  # not decompressed, as a pointer in place of a compressed file is not
                 self._reject_known(file.read(START_BYTES).decode(UTF_8, errors="replace"))
@@ -220,7 +227,7 @@ class TextFile:
             raise self._error(f"{problem}; {OTHER_ENCODING}")
 
 
-def _suffix(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     """Return the suffix in small letters, without that of a compression and the number of a part; maybe ""."""
     suffixes = [suffix for suffix in Path(path.name.lower()).suffixes if suffix not in CODECS]
     part = PART.fullmatch("".join(suffixes[-2:])) or PART.fullmatch("".join(suffixes[-1:]))

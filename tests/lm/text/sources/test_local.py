@@ -132,7 +132,7 @@ def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, conte
     ("content", "sentence"),
     [
         ('{"name":\n"package"}', "one JSON dict and no rows"),
-        ('{"name": "package"}', "line 1 has no text in 'text' but name; set sources.local.fetch.column"),
+        ('{"name": "package"}', "line 1 has no text in 'text' but name; set sources.yaml:sources.local.fetch.column"),
         (C4 + "{", "line 3 is not JSON"),
         ('{"a": 1} // not JSON', "the file is not JSON"),
         ("7", "one JSON int and no rows"),
@@ -141,7 +141,7 @@ def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, conte
 def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
     (tmp_path / "a.json").write_text(content)
 
-    with pytest.raises(DataError, match=f"a.json: .*{sentence}.*, or move it away$"):
+    with pytest.raises(DataError, match=f"a.json: .*{sentence}.*, or leave it out: begin its name with _$"):
         fetch_local(fetch_params(split=None), tmp_path / "a.json", tmp_path / "out")
 
 
@@ -370,3 +370,60 @@ def test_a_document_that_is_much_of_validation_is_warned_of(tmp_path, capsys):
     said = capsys.readouterr().err
     assert f"warning: the longest of {len(lengths)} clusters" in said
     assert WARNING in said
+
+
+@pytest.mark.parametrize(("words_of_c", "is_said"), [(20, False), (400, True)])
+def test_a_suffix_with_another_share_of_validation_is_warned_of(tmp_path, capsys, words_of_c, is_said):
+    """C files that share much with each other, such as generated code, are the last that validation takes."""
+    shared = "static int shared ( void ) { return 0 ; } " * 3
+    contents = {f"{n}.txt": " ".join(f"word{n}x{k}" for k in range(40)) for n in range(60)}
+    for n in range(40):
+        code = " ".join(f"name{n}x{k}" for k in range(words_of_c))
+        contents[f"{n}.c"] = shared + code if is_said else code
+    source = write_files(tmp_path / "in", contents)
+
+    manifest = fetch_local(fetch_params(), source, tmp_path / "out")
+
+    counts = manifest["characters_by_suffix"]
+    shares = {split: chars[".c"] / sum(chars.values()) for split, chars in counts.items()}
+    train = sum(map(len, texts_of(tmp_path / "out", "train")))
+    assert sum(counts["train"].values()) == train
+    said = capsys.readouterr().err
+    assert (abs(shares["train"] - shares["validation"]) > 0.2) == is_said
+    warning = f".c files have {shares['train']:.0%} of the characters of train, but {shares['validation']:.0%} of"
+    assert (warning in said) == is_said
+    assert said.count("of the characters of train") == is_said
+
+
+def test_files_that_hold_no_text_are_named(tmp_path, capsys):
+    source = write_files(tmp_path / "in", {"a.txt": "one two", "b.txt": "", "c.txt": "three four", "d.csv": ""})
+
+    fetch_local(fetch_params(), source, tmp_path / "out")
+
+    assert f"warning: 2 of 4 files hold no text, first {source / 'b.txt'}\n" in capsys.readouterr().err
+
+
+def test_a_remedy_that_all_unreadable_files_have_is_named_once(tmp_path):
+    source = write_files(tmp_path / "in", {f"{n}.jsonl": '{"body": "text"}\n' for n in range(12)})
+
+    with pytest.raises(DataError) as error:
+        fetch_local(fetch_params(split=None), source, tmp_path / "out")
+
+    *problems, what_to_do = str(error.value).splitlines()
+    assert [problem.partition(": ")[2] for problem in problems] == ["line 1 has no text in 'text' but body"] * 10
+    assert what_to_do == (
+        "local.path: 12 of 12 files cannot be read; set sources.yaml:sources.local.fetch.column to one of them, "
+        "or leave them out: begin their names with _"
+    )
+
+
+def test_different_remedies_stay_with_their_files(tmp_path):
+    source = write_files(tmp_path / "in", {"a.jsonl": '{"body": "text"}\n', "b.pdf": "%PDF-1.4"})
+
+    with pytest.raises(DataError) as error:
+        fetch_local(fetch_params(split=None), source, tmp_path / "out")
+
+    first, second, what_to_do = str(error.value).splitlines()
+    assert "; set sources.yaml:" in first
+    assert "; " in second
+    assert what_to_do.endswith("; correct them, or leave them out: begin their names with _")
