@@ -9,6 +9,7 @@ A table has a row for each run and document. docs/evidence.md describes its colu
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from evidence.answer import SAID, answers, basis_sentence, power_line
 from evidence.comparison import BETTER
 from evidence.comparisons import Comparisons, Options, compare_runs, reject_wrong_confidence
-from evidence.errors import EvidenceError
+from evidence.errors import EvidenceError, WrongInput
 from evidence.json_output import print_json
 from evidence.judge.cli import main as judge
 from evidence.noise import NOISE, ScoredRun, describe, measure_noise, noise_record
@@ -27,7 +28,8 @@ from evidence.table import read_tables
 
 NOT_BETTER = 1  # exit status with --require better
 INTERRUPTED = 130  # by Ctrl-C
-SUFFIXES = (".csv", ".parquet")
+PIPE_CLOSED = 141  # by its reader, such as head
+SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -41,7 +43,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_options(compare)
     add_common(noise)
     for command in (compare, noise):
-        command.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="CSV or parquet files")
+        command.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="CSV, TSV or parquet files")
     return parser.parse_args(argv)
 
 
@@ -73,6 +75,7 @@ def options_of(args: argparse.Namespace) -> Options:
 def compare(args: argparse.Namespace, runs: list[R]) -> int:
     """Print the answers, the baseline first; return the status of `status_of`."""
     found = compare_runs(runs, options_of(args))
+    reject_undecidable(found)
     if args.json:
         print_json(COMPARE, record(found))
     else:
@@ -85,6 +88,16 @@ def compare(args: argparse.Namespace, runs: list[R]) -> int:
         lines += [note.text for each in comparisons for note in notes_of(each) if note.kind not in SAID]
         print("\n".join(line for line in dict.fromkeys(lines) if line))
     return status_of(found, args.require)
+
+
+def reject_undecidable(found: Comparisons) -> None:
+    """Raise WrongInput if each group has one run, and each run one document: no interval follows from them."""
+    groups = found.groups
+    has_one_document = len(found.alone[0].sizes) == 1
+    has_single_runs = all(len(group.runs) == 1 for group in groups)
+    if has_one_document and has_single_runs:
+        remedy = "give runs of one configuration one name and other seeds, or a column group"
+        raise WrongInput(f"nothing decides between {len(groups)} configurations of one run and one document; {remedy}")
 
 
 def status_of(found: Comparisons, require: str | None) -> int:
@@ -120,12 +133,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             return judge(words[1:])
         args = parse(argv)
         runs = read_tables(args.tables)
+        status = 0
         if args.command == "compare":
-            return compare(args, runs)
-        noise(args, runs)
+            status = compare(args, runs)
+        else:
+            noise(args, runs)
+        sys.stdout.flush()
+        return status
     except EvidenceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
+    except BrokenPipeError:
+        # What is left goes nowhere, so that Python does not complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED

@@ -92,7 +92,7 @@ class ScoreRun(Run):
 
     @property
     def measure(self) -> Measure:
-        return Measure("points", "score", self.is_higher_better)
+        return Measure("in score", "score", self.is_higher_better)
 
     @property
     def values(self) -> np.ndarray:

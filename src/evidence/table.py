@@ -1,4 +1,4 @@
-"""Read tables of losses or scores: CSV or parquet files with a row for each run and document.
+"""Read tables of losses or scores: CSV, TSV or parquet files with a row for each run and document.
 
 | column | |
 |---|---|
@@ -23,6 +23,7 @@ from evidence.runs import LossRun, Run, ScoreRun
 
 LOSSES = ("run", "document", "nats", "utf8_bytes")
 SCORES = ("run", "document", "score", "higher_is_better")
+DELIMITERS = (",", ";", "\t")
 TRUE = ("true", "1")
 FALSE = ("false", "0")
 
@@ -85,7 +86,7 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
             with open(path, encoding="utf-8", newline="") as file:
                 first_line = file.readline()
                 file.seek(0)
-                delimiter = ";" if ";" in first_line and "," not in first_line else ","
+                delimiter = max(DELIMITERS, key=first_line.count)
                 reader = csv.DictReader(file, delimiter=delimiter)
                 rows = list(reader)
                 columns = list(reader.fieldnames or [])
@@ -175,7 +176,7 @@ def number(where: str, column: str, value: object) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise WrongInput(f"{where}: {column} is {value}; it must be a finite number")
+        raise WrongInput(f"{where}: {column} is {value}; it must be a finite number, with a decimal point")
     return found
 
 

@@ -1,6 +1,9 @@
 """The command evidence: what it prints of two tables, its JSON, and its exit status."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ from evidence.comparisons import Options, compare_runs
 from evidence.json_output import plain
 from evidence.record import COMPARE, record
 from evidence.table import read_tables
+from support import ROOT
 from support.json_documents import check_document, documented_of_tables, read_document
 
 NUM_DOCUMENTS = 40
@@ -188,6 +192,42 @@ def test_runs_without_seeds_are_no_pairs(tables, capsys):
     for configuration in read_document(capsys.readouterr().out)["configurations"]:
         assert configuration["num_seeds"] == 3
         assert configuration["pairs"]["num_configurations"] == 0
+
+
+def test_one_loss_of_each_configuration_is_refused_with_how_to_name_runs(tables, capsys):
+    Path("t.csv").write_text("run,document,nats,utf8_bytes\na-1,x,1,1\na-2,x,2,1\nb-1,x,3,1\n")
+
+    assert main(["compare", "t.csv"]) == 2
+    assert capsys.readouterr().err == (
+        "error: nothing decides between 3 configurations of one run and one document; "
+        "give runs of one configuration one name and other seeds, or a column group\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["a,1,x,1,1", "a,1,y,2,1", "b,1,x,2,1", "b,1,y,2,1"],  # two documents
+        ["a,1,x,1,1", "a,2,x,2,1"],  # a single configuration
+        ["a,1,x,1,1", "b,1,x,2,1", "b,2,x,3,1"],  # two runs of one side
+    ],
+)
+def test_what_may_be_decided_is_compared(tables, rows):
+    Path("t.csv").write_text("\n".join(["run,seed,document,nats,utf8_bytes", *rows]) + "\n")
+
+    assert main(["compare", "t.csv"]) == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])  # within the buffer of standard output, and beyond it
+def test_a_reader_that_ends_early_ends_the_command_quietly(tables, options):
+    command = [sys.executable, "-m", "evidence", "compare", "base.csv", "wider.csv", *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+
+    _, stderr = process.communicate()
+
+    assert (process.returncode, stderr) == (141, b"")
 
 
 @pytest.mark.parametrize(

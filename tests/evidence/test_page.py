@@ -120,18 +120,20 @@ def test_the_lines_for_lm_eval_write_the_scores_of_each_task(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     right = {"a": 10, "b": 30}  # of 40 answers
     for folder, count in right.items():
+        earlier = tmp_path / folder / "model" / "samples_blimp_one_2026-11-26T08-15-00.123456.jsonl"
+        earlier.parent.mkdir(parents=True)
+        earlier.write_text(json.dumps({"doc_id": 0, "acc": 0.0}) + "\n", encoding="utf-8")
         for file in ("samples_blimp_one_2026-11-27T08-15-00.123456.jsonl", "samples_blimp_two.jsonl"):
             path = tmp_path / folder / "model" / file
-            path.parent.mkdir(parents=True, exist_ok=True)
             items = [{"doc_id": i, "acc": float(i < count), "resps": [["\u2028"]]} for i in range(40)]
             path.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), encoding="utf-8")
 
-    exec(code_below("lm-evaluation-harness"), {"folders": list(right)})
+    exec(code_below("lm-evaluation-harness"), {"folders": list(right), "metric": "acc"})
     runs = read_tables([tmp_path / "scores.csv"])
     status = main(["compare", "scores.csv", "--require", "better"])
 
     assert status == 0
-    assert "`b` is better than the model `a`: +0.5000 points" in capsys.readouterr().out
+    assert "`b` is better than the model `a`: +0.5000 in score" in capsys.readouterr().out
     for run, count in zip(runs, right.values(), strict=True):
         assert isinstance(run, ScoreRun)
         assert run.score == count / 40

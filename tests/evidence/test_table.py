@@ -58,12 +58,13 @@ def test_runs_of_one_name_with_several_seeds_and_those_of_one_group_are_groups(r
     assert [(group.name, group.seeds) for group in by_group] == [("both", [None, None])]
 
 
-def test_a_table_with_semicolons_is_read(tmp_path):
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_table_with_semicolons_or_tabs_is_read(tmp_path, delimiter):
     commas = write(tmp_path / "a.csv", GOOD)
-    semicolons = tmp_path / "b.csv"
-    semicolons.write_text(commas.read_text().replace(",", ";"))
+    other = tmp_path / "b.csv"
+    other.write_text(commas.read_text().replace(",", delimiter))
 
-    runs = read_tables([semicolons])
+    runs = read_tables([other])
 
     assert [run.nats.tolist() for run in runs] == [run.nats.tolist() for run in read_tables([commas])]
 
@@ -121,6 +122,7 @@ def without(column: str) -> list[dict]:
         (changed(3, utf8_bytes="11"), ["document x", "10 bytes in run a", "11 in run b"]),
         (changed(1, nats="nan"), ["run a", "nats is nan", "finite"]),
         (changed(1, nats="?"), ["run a", "document y: nats is ?", "finite"]),
+        (changed(1, nats="2,5"), ["nats is 2,5", "with a decimal point"]),
         (changed(1, nats="-1"), ["run a", "nats is -1", "at least 0"]),
         (changed(1, utf8_bytes="1.5"), ["run a", "document y: utf8_bytes is 1.5", "whole number"]),
         (changed(1, utf8_bytes="-1"), ["run a", "utf8_bytes is -1", "whole number"]),

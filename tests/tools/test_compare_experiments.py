@@ -233,22 +233,23 @@ def test_the_files_of_code_that_differ_are_named(workspace, compare):
 
 @pytest.fixture
 def tables(workspace, monkeypatch) -> list[str]:
-    """The losses of base and vocab, as other programs write them."""
+    """The losses of base and vocab, as other programs write them: a CSV and a TSV."""
     monkeypatch.chdir(workspace.folder)
-    for name in ("base", "vocab"):
-        content = dvc.api.read("data/evaluation/document_losses.parquet", rev=name, mode="rb")
+    names = {"base.csv": ",", "vocab.tsv": "\t"}
+    for name, delimiter in names.items():
+        content = dvc.api.read("data/evaluation/document_losses.parquet", rev=Path(name).stem, mode="rb")
         losses = pq.read_table(io.BytesIO(content)).to_pylist()
-        with open(f"{name}.csv", "w") as file:
-            rows = csv.writer(file)
+        with open(name, "w") as file:
+            rows = csv.writer(file, delimiter=delimiter)
             rows.writerow(["run", "document", "nats", "utf8_bytes"])
-            rows.writerows([f"{name}.csv", i, row["nats"], row["utf8_bytes"]] for i, row in enumerate(losses))
-    yield ["base.csv", "vocab.csv"]
-    for name in ("base", "vocab"):
-        Path(f"{name}.csv").unlink()
+            rows.writerows([name, i, row["nats"], row["utf8_bytes"]] for i, row in enumerate(losses))
+    yield [*names]
+    for name in names:
+        Path(name).unlink()
 
 
 def test_tables_are_compared_by_the_command_evidence(compare, tables, capsys):
-    arguments = ["--json", "--within", "0.01", "--require", "better", "--baseline", "vocab.csv"]
+    arguments = ["--json", "--within", "0.01", "--require", "better", "--baseline", "vocab.tsv"]
 
     done = compare(*tables, *arguments)
     of_evidence = evidence.command.main(["compare", "--resamples", "499", *tables, *arguments])
@@ -256,7 +257,7 @@ def test_tables_are_compared_by_the_command_evidence(compare, tables, capsys):
     assert (done.status, done.output, done.errors) == (of_evidence, *capsys.readouterr())
 
 
-@pytest.mark.parametrize(("names", "baseline"), [(["base", "vocab.csv"], "base"), (["vocab.csv", "base"], "vocab.csv")])
+@pytest.mark.parametrize(("names", "baseline"), [(["base", "vocab.tsv"], "base"), (["vocab.tsv", "base"], "vocab.tsv")])
 def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, tables, names, baseline):
     recorded = read_document(compare("base", "vocab", "--json").output)["comparisons"][0]
 
@@ -269,15 +270,15 @@ def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, t
 
 
 def test_a_table_of_other_documents_is_refused(compare, tables):
-    lines = Path("vocab.csv").read_text().splitlines(keepends=True)
-    renamed = [line.replace("vocab.csv,", "vocab.csv,story", 1) for line in lines]
+    lines = Path("vocab.tsv").read_text().splitlines(keepends=True)
+    renamed = [line.replace("vocab.tsv\t", "vocab.tsv\tstory", 1) for line in lines]
     for content, said in [
-        ("".join(renamed), "vocab.csv: its documents must be 0 to 37, as those of base"),
-        ("".join([*lines[:-1], lines[-1].rstrip() + "0\n"]), "vocab.csv: document 37 has "),
+        ("".join(renamed), "vocab.tsv: its documents must be 0 to 37, as those of base"),
+        ("".join([*lines[:-1], lines[-1].rstrip() + "0\n"]), "vocab.tsv: document 37 has "),
     ]:
-        Path("vocab.csv").write_text(content)
+        Path("vocab.tsv").write_text(content)
 
-        done = compare("base", "vocab.csv")
+        done = compare("base", "vocab.tsv")
 
         refused(done.status, done.errors, 2, said)
 
