@@ -60,6 +60,7 @@ PROGRAMS = {
     ),
     "exact": Result("python benchmarks/speed/exact.py", (*STEP, *RECORDS)),
     "compiled": Result("python benchmarks/speed/compiled.py", COMPILED),
+    "first_steps": Result("python benchmarks/speed/first_steps.py", ("benchmarks/speed/gpu_models.py", *STEP)),
 }
 
 

@@ -6,84 +6,59 @@
 For each model: tokens per second, the share of the measured peak of matrix products (MFU), the most memory, how often
 a step makes Python wait for the GPU, and the loss after the last step. The steps are those of the stage `train`:
 
+- `prove`, the last line of `python src prove --run short`: whether this device has the committed bits.
 - `models`, 200 steps in fast numerics: Muon, compiled blocks, bfloat16 where the device has it. The text is made up and
-  the same everywhere, so the losses of two devices should agree within 0.01 nats.
+  the same everywhere, so the loss and the norm of the first step should be a CPU's (speed/first_steps.py).
 - `peers`, 200 steps of the same text: gpt2_size with AdamW beside nanoGPT's model (speed/nanogpt.py) at the
   same rates of learning, and transformers' Gemma 3 270M from the same weights with the same optimizers. The peers are
   compiled as a whole, their loss included; of what is not installed or does not fit, the sentence of the error is kept.
 - `exact`, 12 steps in exact numerics, and the same steps in torch's own float32 without TF32. The digest of the state
   after them is the same on every device.
 - `products`: the rate of products in exact numerics, and of torch's (cuBLAS) in float32.
+- `variants`, 200 steps without an option that was chosen by what the compiler says, not by time.
 
 A model that would begin after 400 s is left out. Writes gpu.json into the folder of the command line.
 """
 
 import argparse
-import dataclasses
 import gc
-import importlib
 import math
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from unittest import mock
 
 import lm.core.environment  # noqa: F401 - before torch
 
 import torch
-import torch.nn.functional as F
-from nanogpt import GPT, GPT2, Size
-from torch import Tensor, nn
+from gpu_models import (
+    CASES,
+    EXACT,
+    EXACT_CASES,
+    FAST,
+    FAST_EAGER,
+    FLOAT32,
+    PEERS,
+    QUICK_CASES,
+    QUICK_PEERS,
+    Arithmetic,
+    Case,
+    start_run,
+)
 
-from harness import ROOT, hardware, versions
-from lm.core.files import write_json
-from lm.core.numerics import Numerics
-from lm.core.params import read_section
+from harness import RESULTS, ROOT, hardware, versions
+from lm.core.files import read_json, write_json
 from lm.exact.functions import kernels_of
 from lm.model import machine
-from lm.model.config import ModelConfig, ModelParams
-from lm.model.gemma3 import Gemma3Model, flops_per_token
-from lm.tokens.windows import TokenWindows
+from lm.model.gemma3 import flops_per_token
 from lm.train import step
-from lm.train.config import TrainParams
-from lm.train.optimizers import build_optimizers
-from lm.train.state import TrainingState
-from tools.common.models import hugging_face_config, to_hugging_face
-from tools.prove.golden_run import make_ids
 
-
-class Case(NamedTuple):
-    """A model and its steps, each of one micro-batch."""
-
-    preset: str
-    vocab_size: int
-    seq_len: int
-    batch_size: int
-    model: str = "ours"  # or a peer: "nanogpt" | "transformers"
-    optimizer: str = "muon"
-
-
-CASES = [
-    Case("tiny", 16_384, 256, 256),
-    Case("gpt2_size", 50_257, 1024, 32),
-    Case("gemma3_270m", 262_144, 1024, 16),
-]
-PEERS = [
-    Case("gpt2_size", 50_257, 1024, 32, "ours", "adamw"),
-    Case("gpt2_size", 50_304, 1024, 32, "nanogpt", "adamw"),  # nanoGPT pads the vocabulary
-    Case("gemma3_270m", 262_144, 1024, 16, "transformers"),
-]
-EXACT_CASES = [Case("tiny", 16_384, 256, 8), Case("gpt2_size", 50_257, 1024, 16)]
-QUICK_CASES = [Case("tiny", 1000, 32, 4)]
-QUICK_PEERS = [
-    Case("tiny", 1000, 32, 4, "ours", "adamw"),
-    Case("tiny", 1000, 32, 4, "nanogpt", "adamw"),
-    Case("tiny", 1000, 32, 4, "transformers"),
-]
-QUICK_GPT = Size(num_layers=2, num_heads=2, width=32, block=32)
-# nanoGPT's values for GPT-2 (124M); the others are those of params.yaml.
-ADAMW = {"optimizer": "adamw", "peak_lr": 6e-4, "min_lr": 6e-5, "beta1": 0.9, "beta2": 0.95, "schedule": "cosine"}
+FIRST_STEPS = RESULTS / "first_steps.json"
+LOSS_TOLERANCE_NATS = 0.01  # of the first step, whose products have operands of bfloat16
+NORM_TOLERANCE = 0.02  # relative
 LATEST_START_S = 400  # a model takes about a minute
 PRODUCTS = [  # rows, terms and columns: of weights of gpt2_size, of their gradients, and of its head
     (16_384, 768, 3072),
@@ -96,91 +71,14 @@ PRODUCTS = [  # rows, terms and columns: of weights of gpt2_size, of their gradi
 ]
 QUICK_PRODUCTS = [(64, 32, 48)]
 PRODUCT_S = 0.3  # for which a product is repeated
+VARIANTS = [  # the option that is left out, and the model that it was chosen for
+    ("lm.model.kernels.WIDE_HEAD_OPTIONS", Case("gemma3_270m", 262_144, 1024, 16)),
+    ("lm.model.gemma3.GPU_COMPILER_OPTIONS", Case("gpt2_size", 50_257, 1024, 32, "ours", "adamw")),
+]
 NUM_STEPS = 200
 QUICK_STEPS = 8
 NUM_EXACT_STEPS = 12
 WARMUP_STEPS = 3  # of the clock: they compile the blocks
-NUM_TEXT_TOKENS = 2_000_000
-
-
-class Arithmetic(NamedTuple):
-    """How a model computes."""
-
-    numerics: Numerics
-    dtype: str
-    compiled: bool
-
-
-EXACT = Arithmetic("exact", "auto", False)
-FLOAT32 = Arithmetic("fast", "float32", False)
-FAST = Arithmetic("fast", "auto", True)
-FAST_EAGER = Arithmetic("fast", "auto", False)
-
-
-def train_params(case: Case, num_steps: int, arithmetic: Arithmetic) -> TrainParams:
-    """Return the parameters of the default in an arithmetic, with batches of one micro-batch."""
-    params = read_section(ROOT / "params.yaml", "train", TrainParams)
-    tokens = case.seq_len * case.batch_size
-    if case.optimizer == "adamw":
-        params = dataclasses.replace(params, **ADAMW)
-    return dataclasses.replace(
-        params,
-        seq_len=case.seq_len,
-        batch_tokens=tokens,
-        micro_batch_tokens=tokens,
-        max_tokens=tokens * num_steps,
-        warmup_steps=num_steps // 10 + 1,
-        numerics=arithmetic.numerics,
-        dtype=arithmetic.dtype,
-        compile=arithmetic.compiled,
-        sampled_vocab_size=None,
-        ngram_buckets=None,
-    )
-
-
-class Peer(nn.Module):
-    """A model of others, which our steps train; its mean loss (ids, targets) is compiled as a whole."""
-
-    def __init__(self, model: nn.Module, mean_loss: Callable[[nn.Module, Tensor, Tensor], Tensor], is_compiled: bool):
-        super().__init__()
-        self.model = model
-        self.mean_loss = torch.compile(mean_loss) if is_compiled else mean_loss
-
-    def loss(self, ids: Tensor, targets: Tensor, draws: None) -> Tensor:
-        """Return the mean nats of targets (B, T) after ids (B, T)."""
-        return self.mean_loss(self.model, ids, targets)
-
-
-def gpt_loss(model: nn.Module, ids: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean nats of a GPT, as nanoGPT computes them."""
-    return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-
-
-def transformers_loss(model: nn.Module, ids: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean nats of a model of transformers."""
-    targets = targets.contiguous()
-    return model(input_ids=ids, labels=targets, shift_labels=targets, use_cache=False).loss
-
-
-def build_model(case: Case, config: ModelConfig, params: TrainParams, device: torch.device) -> nn.Module:
-    """Return the model of a case on the device; ours and transformers' have the same weights."""
-    if case.model == "nanogpt":
-        torch.manual_seed(params.seed)
-        size = GPT2 if case.preset == "gpt2_size" else QUICK_GPT
-        return Peer(GPT(case.vocab_size, size), gpt_loss, params.compile).to(device)
-    ours = Gemma3Model(config, params.numerics)
-    ours.init_weights(torch.Generator().manual_seed(params.seed))
-    if case.model == "transformers":
-        transformers = importlib.import_module("transformers")  # the file is written without it
-        theirs = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**hugging_face_config(config)))
-        missing, unexpected = theirs.load_state_dict(to_hugging_face(ours.state_dict()), strict=False)
-        assert (missing, unexpected) == (["lm_head.weight"], []), (missing, unexpected)
-        theirs.tie_weights()
-        return Peer(theirs, transformers_loss, params.compile).to(device)
-    ours.to(device)
-    if params.compile:
-        ours.compile()
-    return ours
 
 
 def count_waits(run_step) -> int | None:
@@ -197,28 +95,18 @@ def count_waits(run_step) -> int | None:
 
 def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithmetic) -> dict:
     """Train a model for `num_steps` steps; return what was measured."""
-    # Build the model, its optimizers and its batches.
-    torch.compiler.reset()  # a graph of an earlier model would make those of this one take any shape
-    params = train_params(case, num_steps, arithmetic)
-    seq_len = case.seq_len
-    batch_size = case.batch_size
-    vocab_size = case.vocab_size
-    config = read_section(ROOT / "presets.yaml", f"models.{case.preset}", ModelParams).config(vocab_size)
-    is_exact = params.numerics == "exact"
-    dtype = torch.float32 if is_exact else machine.resolve_dtype(params.dtype, device)
-    model: Any = build_model(case, config, params, device)
-    state = TrainingState(model, build_optimizers(model, params, dtype))
-    windows = TokenWindows(make_ids(min(vocab_size, 1 << 16), NUM_TEXT_TOKENS), seq_len, batch_size, params.seed)
-    batches = step.prefetch(windows, range(num_steps), device)
+    params, config, dtype, state, batches = start_run(case, num_steps, device, arithmetic)
 
     # Take the steps; the clock starts after the first ones.
     losses: list[float] = []
+    norms: list[float] = []
 
     def run_step() -> None:
         """Take one step of the run."""
-        loss, _ = step.compute_gradients(state, next(batches), params, dtype)
+        loss, norm = step.compute_gradients(state, next(batches), params, dtype)
         step.update_weights(state, step.learning_rate(state.step, params))
         losses.append(loss)
+        norms.append(norm)
 
     for _ in range(WARMUP_STEPS):
         run_step()
@@ -233,7 +121,7 @@ def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithm
 
     # Compare to the peak, measured now.
     tokens_per_s = num_timed * params.batch_tokens / seconds
-    flops_per_s = tokens_per_s * flops_per_token(config, seq_len)["total"]
+    flops_per_s = tokens_per_s * flops_per_token(config, case.seq_len)["total"]
     peak = machine.matmul_peak_flops(device, dtype)
     is_gemma = case.model != "nanogpt"  # whose FLOP are counted
     is_gpu = device.type == "cuda"
@@ -241,9 +129,9 @@ def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithm
         "model": case.preset,
         "implementation": case.model,
         "optimizer": params.optimizer,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "vocab_size": vocab_size,
-        "seq_len": seq_len,
+        "parameters": sum(p.numel() for p in state.model.parameters()),
+        "vocab_size": case.vocab_size,
+        "seq_len": case.seq_len,
         "batch_tokens": params.batch_tokens,
         "steps": num_steps,
         "dtype": str(dtype).removeprefix("torch."),
@@ -255,9 +143,25 @@ def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithm
         "peak_memory_gib": round(torch.cuda.max_memory_allocated(device) / 2**30, 2) if is_gpu else None,
         "waits_per_step": num_waits,
         "first_loss": losses[0],
+        "first_norm": norms[0],
         "last_loss": losses[-1],
-        "digest": state.digest() if is_exact else None,
+        "digest": state.digest() if params.numerics == "exact" else None,
     }
+
+
+def agrees_with_cpu(case: Case, measured: dict) -> bool:
+    """Return whether the first step has the loss and the gradient norm of a CPU in float32 (speed/first_steps.py)."""
+    expected = read_json(FIRST_STEPS)["steps"][case.preset if case in CASES else "quick"]
+    loss_differs_by = abs(measured["first_loss"] - expected["loss"])
+    norm_differs_by = abs(measured["first_norm"] / expected["norm"] - 1)
+    return loss_differs_by <= LOSS_TOLERANCE_NATS and norm_differs_by <= NORM_TOLERANCE
+
+
+def prove() -> str:
+    """Return the last line of `python src prove --run short`."""
+    command = [sys.executable, "src", "prove", "--run", "short"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.stdout.strip().rpartition("\n")[2]
 
 
 def measure_product(num_rows: int, num_terms: int, num_columns: int, device: torch.device) -> dict:
@@ -292,6 +196,53 @@ def fastest_s(compute: Callable[[], object], device: torch.device) -> float:
     return best
 
 
+class Record:
+    """The file gpu.json, which has what was measured so far, so that it stays if a later model does not fit."""
+
+    def __init__(self, path: Path, device: torch.device):
+        self.path = path
+        self.device = device
+        self.begun = time.perf_counter()
+        self.found = {
+            "device": machine.device_name(device),
+            "hardware": hardware(),
+            "versions": versions("torch", "numpy", "transformers"),
+            "cuda": torch.version.cuda,
+            "prove": prove(),
+            "models": [],
+            "peers": [],
+            "exact": [],
+            "products": [],
+            "variants": [],
+        }
+        print(self.found["prove"], flush=True)
+
+    def add(self, section: str, measured: dict) -> None:
+        """Print what was measured, and write it; forget the model."""
+        print(measured, flush=True)
+        self.found[section].append(measured)
+        write_json(self.path, self.found)
+        gc.collect()  # a compiled model is part of reference cycles
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def measure(self, section: str, case: Case, num_steps: int, arithmetic: Arithmetic, **names: str) -> None:
+        """Measure a case, or write why it was not."""
+        left_out = names | {"model": case.preset, "implementation": case.model}
+        if time.perf_counter() - self.begun > LATEST_START_S:
+            return self.add(section, left_out | {"left_out": f"not begun after {LATEST_START_S} s"})
+        try:
+            measured = names | measure(case, num_steps, self.device, arithmetic)
+            if section == "models":
+                measured["agrees_with_cpu"] = agrees_with_cpu(case, measured)
+        except (ImportError, torch.OutOfMemoryError) as error:
+            if case.model == "ours":
+                raise
+            measured = left_out | {"left_out": str(error)}
+        self.add(section, measured)
+
+
 def main() -> None:
     """Measure each model and write the file."""
     parser = argparse.ArgumentParser(description="Training steps of some models on this GPU.")
@@ -299,61 +250,32 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for gpu.json (.)")
     args = parser.parse_args()
-    begun = time.perf_counter()
     device = machine.pick_device()
     if device.type == "cpu" and not args.quick:
         parser.error(f"torch {torch.__version__} finds no GPU; --quick runs on the CPU")
-    cases = QUICK_CASES if args.quick else CASES
+    record = Record(args.out / "gpu.json", device)
     num_steps = QUICK_STEPS if args.quick else NUM_STEPS
-    found = {
-        "device": machine.device_name(device),
-        "hardware": hardware(),
-        "versions": versions("torch", "numpy", "transformers"),
-        "cuda": torch.version.cuda,
-        "models": [],
-        "peers": [],
-        "exact": [],
-        "products": [],
-    }
-
-    def keep(section: str, measured: dict) -> None:
-        """Write what was measured so far: it stays if a later model does not fit."""
-        print(measured, flush=True)
-        found[section].append(measured)
-        write_json(args.out / "gpu.json", found)
-        gc.collect()  # a compiled model is part of reference cycles
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(device)
-
-    def keep_case(section: str, case: Case, num_steps: int, arithmetic: Arithmetic) -> None:
-        """Measure a case, or write why it was not."""
-        left_out = {"model": case.preset, "implementation": case.model}
-        if time.perf_counter() - begun > LATEST_START_S:
-            return keep(section, left_out | {"left_out": f"not begun after {LATEST_START_S} s"})
-        try:
-            measured = measure(case, num_steps, device, arithmetic)
-        except (ImportError, torch.OutOfMemoryError) as error:
-            if case.model == "ours":
-                raise
-            measured = left_out | {"left_out": str(error)}
-        keep(section, measured)
 
     # Fast numerics, beside others.
     fast = FAST_EAGER if args.eager else FAST
-    for case in cases:
-        keep_case("models", case, num_steps, fast)
+    for case in QUICK_CASES if args.quick else CASES:
+        record.measure("models", case, num_steps, fast)
     for case in QUICK_PEERS if args.quick else PEERS:
-        keep_case("peers", case, num_steps, fast)
+        record.measure("peers", case, num_steps, fast)
 
     # Exact numerics, beside torch's own float32.
     torch.backends.cuda.matmul.allow_tf32 = False
     for shape in QUICK_PRODUCTS if args.quick else PRODUCTS:
-        keep("products", measure_product(*shape, device))
+        record.add("products", measure_product(*shape, device))
     for case in QUICK_CASES if args.quick else EXACT_CASES:
         for arithmetic in (EXACT, FLOAT32):
-            keep_case("exact", case, NUM_EXACT_STEPS, arithmetic)
-    print(f"{args.out / 'gpu.json'} has the results; please send it with an issue")
+            record.measure("exact", case, NUM_EXACT_STEPS, arithmetic)
+
+    # Fast numerics without an option.
+    for option, case in VARIANTS:
+        with mock.patch(option, {}):
+            record.measure("variants", QUICK_CASES[0] if args.quick else case, num_steps, fast, without=option)
+    print(f"{record.path} has the results; please send it with an issue")
 
 
 if __name__ == "__main__":

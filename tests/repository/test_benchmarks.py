@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pkgutil
 import runpy
 import subprocess
 import sys
@@ -72,3 +73,31 @@ def test_the_peers_on_a_gpu_begin_with_the_same_weights_and_take_the_same_steps(
     assert abs(gemma["first_loss"] - model["first_loss"]) < 0.01
     assert abs(gemma["last_loss"] - model["last_loss"]) < 0.05
     assert gpt["last_loss"] < gpt["first_loss"]
+    assert model["agrees_with_cpu"] is True
+    assert record["prove"].startswith("same bits as committed")
+    assert [each["without"] for each in record["variants"]] == [option for option, _ in gpu_module().VARIANTS]
+
+
+def gpu_module() -> SimpleNamespace:
+    """The module benchmarks/speed/gpu.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        for folder in FOLDERS:
+            patch.syspath_prepend(folder)
+        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "speed" / "gpu.py")))
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "agrees"), [(0, 1, True), (0.009, 0.981, True), (-0.011, 1, False), (0, 1.021, False)]
+)
+def test_a_first_step_agrees_with_a_cpu_within_the_rounding_of_bfloat16(loss, norm, agrees):
+    gpu = gpu_module()
+    expected = json.loads((RESULTS / "first_steps.json").read_text())["steps"]["tiny"]
+    measured = {"first_loss": expected["loss"] + loss, "first_norm": expected["norm"] * norm}
+
+    assert gpu.agrees_with_cpu(gpu.CASES[0], measured) is agrees
+
+
+def test_the_variants_leave_out_options_that_the_models_have():
+    for option, case in gpu_module().VARIANTS:
+        assert pkgutil.resolve_name(option), option
+        assert case in gpu_module().CASES + gpu_module().PEERS
