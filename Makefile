@@ -30,6 +30,8 @@ back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data;
 		echo 'error: a merge left conflicts; run `git checkout --ours dvc.lock metrics plots && dvc repro`' \
 			'and commit the merge, or undo it: `git checkout --ours dvc.lock metrics plots && git merge --abort`' >&2; exit 1; fi
 	@touch -c $(PARAMETERS) dvc.lock metrics/* plots/*
+	@# What is staged goes first: restoring both at once would delete new files that are staged.
+	@git restore --staged dvc.lock metrics plots $(PARAMETERS)
 	git restore dvc.lock metrics plots $(PARAMETERS)
 	@# Before the first run there is no data yet.
 	@dvc checkout --allow-missing || { \
@@ -37,6 +39,8 @@ back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data;
 			'`python src verify` prints a command for each' >&2; exit 1; }
 	@changed=$$(git status --short) && if [ -n "$$changed" ]; then \
 		printf '%s\n' 'These files still differ from the last commit; `git restore src` brings back its code:' "$$changed"; fi
+	@git symbolic-ref --quiet HEAD > /dev/null || echo 'No branch is checked out, as after a killed `dvc exp run`' \
+		'(docs/resume.md): run `git switch main`, or name your branch'
 
 help: ## Print the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F '|' '{ printf "%-14s  %s\n", $$1, $$2 }'
@@ -72,6 +76,7 @@ prove: .venv/ready ## Train a small run, about a minute, and compare its bits wi
 DROPPED = .*/|.*_loss|bpb_se|Created|Executor|sources|local|bytes|clean|contaminated|parameters|tokens_seen
 table: ## Print the finished experiments of this commit with what differs, and write all their columns: experiments.csv
 	@dvc exp show --csv --hide-queued --hide-failed > experiments.csv
+	@[ -n "$$(dvc exp list)" ] || echo 'No experiment started from this commit; `dvc exp list -A` has those of others'
 	@dvc exp show --no-pager --only-changed --hide-workspace --hide-queued --hide-failed --drop '$(DROPPED)'
 
 report: .venv/ready ## Write one page with curves, metrics, samples and provenance, also during a run: report.html

@@ -112,8 +112,8 @@ def comparison(is_evaluated: bool) -> dict:
         return unfinished
     try:
         found = compare_with_committed()
-    except IntegrityError:  # an output that a later stage writes
-        return unfinished
+    except IntegrityError as error:  # such as a missing output that a later stage writes
+        return {"comparison": f"Not compared with the committed run: {error}.", "differences": {}}
     except EnvironmentFailure as error:  # git cannot read the repository
         return {"comparison": f"Not compared: {error}.", "differences": {}}
     if found is None:

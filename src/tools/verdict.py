@@ -3,7 +3,7 @@
     python src verdict
     python src verdict --json
 
-It compares dvc.lock and the metrics with those of the last commit, and prints two commands to go on with.
+It compares the outputs here with dvc.lock, and both with the last commit, and prints two commands to go on with.
 """
 
 import os
@@ -51,6 +51,12 @@ def caveats(comparison: Comparison) -> list[str]:
     if comparison.former_stages:
         stages = ", ".join(comparison.former_stages)
         lines.append(f"Not scored: {stages} did not run on the present inputs yet; run `dvc repro`.")
+    if comparison.changed_parameters:
+        lines += [
+            "Parameters that changed since this run, then -> now:",
+            *listed(table(comparison.changed_parameters)),
+            "The results are of the former values. `dvc repro` computes them again, `make back` undoes the change.",
+        ]
     if comparison.changed_code:
         lines += [
             "Code that changed since this run:",

@@ -132,6 +132,24 @@ def test_back_undoes_a_recipe_and_rejected_runs_and_names_what_it_leaves(committ
     assert not any(name in line for name in RESTORED for line in left)
 
 
+def test_back_undoes_what_is_staged_keeps_own_staged_files_and_says_if_no_branch_is_checked_out(committed):
+    """As `dvc exp apply` and `git add` leave them, and a `dvc exp run` that was killed."""
+    before = contents(committed)
+    committed.change(**{"train.seed": 2})
+    (committed.folder / "metrics/train.json").write_text("{}")
+    own_file = committed.folder / "plots/mine.csv"
+    own_file.write_text("x\n")
+    committed.run("git", "add", "--force", "params.yaml", "metrics", "plots")
+    on_a_branch = committed.run("make", "back").stdout
+    committed.run("git", "switch", "-q", "--detach")
+    on_none = committed.run("make", "back").stdout
+
+    assert contents(committed) == before
+    assert own_file.read_text() == "x\n"
+    assert "git switch main" not in on_a_branch
+    assert "No branch is checked out" in on_none.splitlines()[-1]
+
+
 @pytest.mark.parametrize("name", ["params.yaml", "metrics/eval.json", "plots/validation.csv"])
 def test_back_restores_a_file_that_git_takes_for_unchanged(committed, name):
     """DVC leaves such a file after a refused run: with a value of the same length and the time that git's index has."""

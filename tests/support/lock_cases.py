@@ -1,9 +1,12 @@
 """Changes of the dvc.lock in the working directory: what other runs would have left. A change is of its stages."""
 
+from pathlib import Path
+
 import yaml
 
 from lm.core.files import write_text
 from lm.core.params import read_yaml
+from tools.common.lock import md5_of
 
 OTHER_MD5 = "0" * 32
 
@@ -39,6 +42,30 @@ def train_with(**values):
         stages["train"]["params"]["params.yaml"]["train"] |= values
 
     return change
+
+
+def remake(*names: str) -> None:
+    """Give the outputs of stages another content, as another run has."""
+    for path in outputs_of(read_yaml("dvc.lock")["stages"], *names):
+        if path.is_dir():
+            (path / "another").touch()
+        else:
+            content = path.read_bytes()
+            path.unlink()  # it may be a link into the cache
+            path.write_bytes(content + b"\n")
+
+
+def record_outputs(stages: dict) -> None:
+    """Record the hashes that outputs have now, also where they are inputs of later stages."""
+    paths = outputs_of(stages, *stages)
+    for entry in entries_of(stages):
+        if Path(entry["path"]) in paths:
+            entry["md5"] = md5_of(Path(entry["path"]))
+
+
+def outputs_of(stages: dict, *names: str) -> list[Path]:
+    """Return the paths of the outputs of some stages."""
+    return [Path(out["path"]) for name in names for out in stages[name]["outs"]]
 
 
 def entries_of(stages: dict) -> list[dict]:

@@ -15,6 +15,7 @@ from evidence.runs import Group
 from support.loss_cases import LN2
 from support.made_up_runs import NUM_DOCUMENTS, SOURCES, run, score_of, seeds_of
 from support.markdown import rows_of
+from tools.common.parameters import Difference
 from tools.common.runs import Run
 from tools.compare.answer import MOST_LINES, groups_to_extend, summary
 from tools.compare.cite import Origin, citation
@@ -56,15 +57,17 @@ def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
     found = found_of(*seeds_of("a", (1, 2, 3)), *seeds_of("b", (4, 5, 6), 0.05, WIDER))
     comparison = found.corrected[0]
 
-    text = "\n".join(citation(found, Origin("headers", "c0ffee" * 11, "abcdef")))
+    changes = [Difference("train.max_tokens", 900, 100)]
+    text = "\n".join(citation(found, Origin("headers", "c0ffee" * 11, ["abcdef", "fedcba"], changes)))
 
     over_documents = f"{comparison.documents.low:+.4f} to {comparison.documents.high:+.4f}"
     over_seeds = f"{comparison.seeds.low:+.4f} to {comparison.seeds.high:+.4f}"
     said = line_of(text, "On 40 validation documents")
-    assert f"a difference of {comparison.documents.value:+.4f}." in said
+    assert f"a difference of {comparison.documents.value:+.4f} (worse)." in said
     assert f"95 % interval over documents is {over_documents}, and" in said
     assert f"over seeds {over_seeds} (3 and 3 seeds). The interval over seeds decides. Differs: p (none) → 1." in said
-    assert "SHA-256 c0ffeec0ffee. Code and parameters: commit abcdef." in line_of(text, "Table: ")
+    made_by = "Code and parameters: commits abcdef, fedcba; `a-1…a-3` has train.max_tokens 100 instead of 900."
+    assert f"SHA-256 c0ffeec0ffee. {made_by}" in line_of(text, "Table: ")
     assert "\n\n\n" not in text
     baseline, other = [row for row in rows_of(text) if row[1] == "3"]
     assert baseline[3:] == ["–"] * 4
@@ -72,15 +75,24 @@ def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
 
 
 def test_a_citation_of_single_runs_is_decided_over_documents():
-    text = "\n".join(citation(found_of(run("a"), run("b", 2, 0.05, WIDER)), Origin("headers", "c0ffee", "abcdef")))
+    origin = Origin("headers", "c0ffee", ["abcdef"], [])
+    text = "\n".join(citation(found_of(run("a"), run("b", 2, 0.05, WIDER)), origin))
 
     assert "The interval over documents decides." in line_of(text, "On 40 validation documents")
+    assert line_of(text, "Text: ").endswith("Code and parameters: commit abcdef.")
+
+
+def test_a_citation_says_that_no_difference_was_shown():
+    origin = Origin("headers", "c0ffee", ["abcdef"], [])
+    text = "\n".join(citation(found_of(run("a"), run("b", 2, 0.0, WIDER)), origin))
+
+    assert " (no difference was shown). " in line_of(text, "On 40 validation documents")
 
 
 def test_a_run_beside_itself_is_not_cited():
     same = found_of(run("a"), run("b"))
 
-    assert citation(same, Origin("headers", "c0ffee", "abcdef")) == []
+    assert citation(same, Origin("headers", "c0ffee", ["abcdef"], [])) == []
 
 
 # Verdicts.

@@ -228,6 +228,39 @@ def test_the_files_of_code_that_differ_are_named(workspace, compare):
     assert "src/lm/evaluate: samples.py" in names
 
 
+def test_a_citation_names_the_commit_that_experiments_started_from_and_what_the_baseline_has_changed(
+    workspace, compare
+):
+    start = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
+    workspace.run("git", "commit", "-q", "--allow-empty", "-m", "later")
+    try:
+        from_base = compare("base", "vocab", "--cite").output
+        from_vocab = compare("vocab", "base", "--cite").output
+        with_later = compare("base", "workspace", "--cite").output
+        later = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
+    finally:
+        workspace.run("git", "reset", "-q", "--soft", "HEAD~1")
+
+    assert f"Code and parameters: commit {start[:12]}.\n" in from_base
+    assert f"commit {start[:12]}; `vocab` has tokenizers.bpe.vocab_size 320 instead of 400.\n" in from_vocab
+    assert f"Code and parameters: commits {start[:12]}, {later[:12]}.\n" in with_later
+
+
+def test_parameters_of_the_workspace_that_did_not_run_are_warned_of(workspace, compare):
+    content = Path("params.yaml").read_text()
+    workspace.change(**{"train.peak_lr": 0.5})
+    try:
+        of_workspace = compare("base", "workspace")
+        of_others = compare("base", "vocab")
+    finally:
+        Path("params.yaml").write_text(content)
+
+    warning = "warning: workspace is the last run, and train.peak_lr 0.01 → 0.5 changed since; `dvc repro` computes it"
+    assert of_workspace.errors.splitlines() == [warning]
+    assert of_others.errors == ""
+    assert compare("base", "workspace").errors == ""
+
+
 # Tables.
 
 

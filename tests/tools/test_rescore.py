@@ -106,7 +106,7 @@ EDITS = [
     *[(edit_column(name), DOCUMENT_LOSSES, f" has {name} ") for name in COLUMNS],
     *[(edit_json(EVALUATION_DETAILS, **{name: DETAILS[name]}), EVALUATION_DETAILS, f"{name} is ") for name in DETAILS],
     *[
-        (edit_json(EVAL_METRICS, **{name: 1.0}), EVAL_METRICS, f"'{name}': 1.0")
+        (edit_json(EVAL_METRICS, **{name: 1.0}), EVAL_METRICS, f"{name} is 1.0")
         for name in ("bits_per_byte", "clean_bpb")
     ],
 ]

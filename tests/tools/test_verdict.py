@@ -8,7 +8,7 @@ import pytest
 
 from lm.core.files import read_json, write_json, write_text
 from support.json_documents import check_document, documented, read_document
-from support.lock_cases import OTHER_MD5, change_lock, entries_of, other_code, train_with
+from support.lock_cases import change_lock, entries_of, other_code, record_outputs, remake, train_with
 from support.refusal import refused
 from tools import verdict
 from tools.common.lock import md5_of
@@ -55,20 +55,13 @@ def assert_next(lines: list[str], *starts: str) -> None:
     assert [line[: len(start)] for line, start in zip(last, starts, strict=True)] == list(starts)
 
 
-def other_outputs(stages: dict) -> None:
-    """Give the outputs of train and eval other hashes, also where they are inputs of later stages."""
-    made = {out["path"] for name in ("train", "eval") for out in stages[name]["outs"]}
-    for entry in entries_of(stages):
-        if entry["path"] in made:
-            entry["md5"] = OTHER_MD5
-
-
 def raise_loss() -> tuple[float, float]:
-    """Write another loss into the metrics; return the former and the new one."""
+    """Write another loss into the metrics, as another run would; return the former and the new one."""
     metrics = read_json(METRICS)
     before = metrics["bits_per_byte"]
     now = before + 0.125
     write_json(METRICS, metrics | {"bits_per_byte": now})
+    change_lock(record_outputs)
     return before, now
 
 
@@ -167,7 +160,7 @@ def test_equal_bits_of_other_code(capsys):
 def test_other_bits_of_the_same_code_and_parameters(committed, capsys, numerics, why, following):
     change_lock(train_with(numerics=numerics))
     committed.commit("numerics")
-    change_lock(other_outputs)
+    remake("train", "eval")
     before, now = raise_loss()
 
     lines = printed(capsys)
@@ -180,12 +173,58 @@ def test_other_bits_of_the_same_code_and_parameters(committed, capsys, numerics,
 
 
 def test_other_bits_without_another_metric_name_the_outputs(capsys):
-    change_lock(other_outputs)
+    remake("train", "eval")
+    change_lock(record_outputs)
 
     lines = printed(capsys)
 
     assert "No metric differs. Outputs that differ:" in lines
     assert "  data/models" in lines
+
+
+# Files that are not what dvc.lock records.
+
+
+@pytest.mark.parametrize("path", [METRICS, "data/models/best_model_params.pt"])
+def test_an_output_that_was_edited_is_refused(capsys, path):
+    file = Path(path)
+    content = file.read_bytes()
+    file.unlink()  # it may be a link into the cache
+    file.write_bytes(content.replace(b"1", b"2", 1))
+
+    output = "data/models" if path.startswith("data") else path
+    refused(verdict.main([]), capsys.readouterr().err, 4, f"{output}: not what dvc.lock records", "`python src verify`")
+
+
+def test_a_commit_whose_metrics_are_not_those_of_its_lock_is_another_run(committed, capsys):
+    content = Path(METRICS).read_text()
+    before = read_json(METRICS)["bits_per_byte"]
+    write_json(METRICS, read_json(METRICS) | {"bits_per_byte": before - 0.125})
+    committed.commit("a better score")
+    write_text(METRICS, content)
+
+    lines = printed(capsys)
+    found = document(capsys)
+
+    assert lines[0].startswith("Not bitwise identical to the committed run: 1 of 19 outputs differ")
+    assert f"  bits_per_byte  {before - 0.125:.5g} -> {before:.5g}" in lines
+    assert f"The last commit contradicts itself: {METRICS}: not what its own dvc.lock records." in lines
+    assert (found["identical"], found["outputs"]) == (False, [METRICS])
+
+
+def test_parameters_that_changed_since_the_run_are_named(committed, capsys):
+    """In params.yaml, and in a preset that it selects; another preset is not of the run."""
+    committed.change(**{"train.peak_lr": 0.5, "models.micro.d_ff": 64, "models.tiny.d_ff": 8})
+
+    lines = printed(capsys)
+
+    start = lines.index("Parameters that changed since this run, then -> now:")
+    assert [line.split() for line in lines[start + 1 : start + 3]] == [
+        ["train.peak_lr", "0.01", "->", "0.5"],
+        ["models.micro.d_ff", "32", "->", "64"],
+    ]
+    assert lines[start + 3].startswith("The results are of the former values.")
+    assert lines[0] == f"{IDENTICAL}."
 
 
 # Another run.
@@ -201,7 +240,8 @@ def other_preset(stages: dict) -> None:
 
 def test_another_run_is_not_taken_for_other_bits(capsys):
     """Of the same parameter in a preset of another name, and of a parameter of the user's."""
-    change_lock(other_outputs, other_preset, train_with(peak_lr=0.5))
+    remake("train", "eval")
+    change_lock(other_preset, train_with(peak_lr=0.5))
     before, now = raise_loss()
 
     lines = printed(capsys)
@@ -218,17 +258,15 @@ def test_another_run_is_not_taken_for_other_bits(capsys):
 
 def test_a_run_on_other_text_is_not_sent_to_compare(capsys):
     """`compare` would reject the two."""
-
-    def other_text(stages: dict) -> None:
-        stages["fetch"]["outs"][0]["md5"] = OTHER_MD5
-
-    change_lock(other_outputs, other_text, train_with(peak_lr=0.5))
+    remake("fetch", "train", "eval")
+    change_lock(record_outputs, train_with(peak_lr=0.5))
 
     assert_next(printed(capsys), REPORT, BACK)
 
 
 def test_other_code_is_another_run(capsys):
-    change_lock(other_outputs, other_code)
+    remake("train", "eval")
+    change_lock(record_outputs, other_code)
 
     lines = printed(capsys)
 
@@ -294,14 +332,9 @@ def test_code_that_changed_since_the_run_is_named(capsys):
 
 def test_a_score_of_a_former_run_is_not_printed(capsys):
     """As after `dvc repro audit` on other text."""
-
-    def other_text(stages: dict) -> None:
-        first_stages = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit")
-        for entry in entries_of({name: stages[name] for name in first_stages}):
-            if entry["path"].startswith("data/"):
-                entry["md5"] = OTHER_MD5
-
-    change_lock(other_text)
+    first_stages = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit")
+    remake(*first_stages)
+    change_lock(lambda stages: record_outputs({name: stages[name] for name in first_stages}))
 
     lines = printed(capsys)
 

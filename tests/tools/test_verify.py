@@ -19,7 +19,16 @@ from support.damage import flip, truncate, writable
 from support.evaluation_cases import forge_evaluation
 from support.train_cases import only_run
 from support.workspace import Workspace
-from tools.common.paths import CURVE, MANIFEST, MODEL, TOKENIZER_META, TRAIN_SIDECAR, VALIDATION
+from tools.common.paths import (
+    CURVE,
+    EVAL_METRICS,
+    EVALUATION_DETAILS,
+    MANIFEST,
+    MODEL,
+    TOKENIZER_META,
+    TRAIN_SIDECAR,
+    VALIDATION,
+)
 from tools.common.runs import read_curve
 from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
@@ -244,6 +253,19 @@ def test_missing_and_extra_files_are_named(workspace, check):
     assert check().status == 0
 
 
+def test_without_any_output_it_is_said_how_to_get_them(workspace, check):
+    """As in a new clone, which has the files that Git tracks."""
+    shutil.rmtree("data")
+
+    result = check()
+
+    assert result.status == 4
+    assert result.lines == []
+    assert result.last == (
+        "error: the outputs that dvc.lock records are not here yet; get them by `dvc pull`, or compute them by `make`"
+    )
+
+
 def test_an_output_that_the_remote_has_is_pulled(workspace, check, tmp_path):
     workspace.run("dvc", "remote", "add", "-d", "store", str(tmp_path / "store"))
     workspace.run("dvc", "push", "data/models")
@@ -313,7 +335,7 @@ def test_what_changed_since_a_stage_ran_is_noted(workspace, check):
     result = check()
 
     assert result.status == 0
-    changes = {"train": "params.yaml.train", "eval": "src/lm/evaluate", "plot": "its command, own.txt"}
+    changes = {"train": "train.seed 1 → 3", "eval": "src/lm/evaluate", "plot": "its command, own.txt"}
     for stage, changed in changes.items():
         line = result.line_of(f"note   {stage}: ")
         assert f"{changed} changed since it ran" in line
@@ -462,6 +484,24 @@ def test_steps_are_retrained_after_the_checks_of_files(workspace, check):
     assert text.endswith("\ndata/early: has the weights of step 20")
     assert checkpoint.path.exists()
     assert sha256_file("data/early/best_model_params.pt") == read_json(MODEL)["last"]["sha256"]
+
+
+@pytest.mark.parametrize("path", [EVAL_METRICS, EVALUATION_DETAILS])
+def test_a_forged_score_whose_hash_is_forged_too_does_not_follow_from_the_losses(workspace, check, path):
+    """The metrics, or details and metrics with them."""
+    for file in {path, EVAL_METRICS}:
+        unlink_from_cache(file)
+        edit(file, lambda value: value.update(bits_per_byte=1.0))
+    workspace.run("dvc", "commit", "--force", "dvc.yaml")
+
+    (line,) = check().wrong
+
+    assert line.startswith(f"WRONG  {path}: bits_per_byte is 1.0; by data/evaluation/")
+    assert command(line) == "dvc repro -f eval"
+    repair(workspace, line)
+    for line in check().wrong:  # pictures were made from the forged details
+        repair(workspace, line)
+    assert check().status == 0
 
 
 def test_a_forged_evaluation_is_found_though_all_hashes_fit(workspace, check):

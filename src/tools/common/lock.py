@@ -20,8 +20,9 @@ from ruamel.yaml.resolver import implicit_resolvers
 from lm.core.errors import EnvironmentFailure, IntegrityError
 from lm.core.files import read_json
 from lm.core.git import git
+from lm.core.params import read_yaml
 from lm.core.paths import RUNS, repository_root
-from tools.common.parameters import Difference, differences, flatten, preset_names_left_out
+from tools.common.parameters import MISSING, Difference, differences, flatten, preset_names_left_out
 from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, MODEL, MODELS, PIPELINE, TRAIN_METRICS
 
 CODE = ("src/", "requirements")  # beginnings of the paths of code and of the pinned packages
@@ -239,7 +240,9 @@ class Comparison:
     gpus: list[str]  # that model.json names, if nothing else differs in data/models
     num_outputs: int
     metrics: list[Difference]
+    contradictions: list[str]  # paths of outputs that the last commit has with another content than its dvc.lock says
     former_stages: list[str]  # whose outputs are of a former run, because their inputs were made again since
+    changed_parameters: list[Difference]  # of the files here, since the run
     changed_code: list[str]  # paths of code that is not the code of the run
     numerics: Any  # train.numerics of the run in the workspace
 
@@ -270,6 +273,9 @@ class Comparison:
     @property
     def explanation(self) -> str:
         """Return why the bits differ although nothing else does, and where that is explained; "" in other cases."""
+        if self.contradictions:
+            files = ", ".join(self.contradictions)
+            return f"The last commit contradicts itself: {files}: not what its own dvc.lock records."
         if self.is_identical or self.parameters or self.inputs:
             return ""
         if self.numerics == "fast":
@@ -280,7 +286,7 @@ class Comparison:
 def compare_with_committed() -> Comparison | None:
     """Compare the two runs; return None if no dvc.lock is committed.
 
-    Raise IntegrityError if dvc.lock or an output that it records is missing here.
+    Raise IntegrityError if dvc.lock or an output that it records is missing here, or has another content.
     """
     now = read_lock()
     outputs_now = now.hashes("outs")
@@ -292,6 +298,7 @@ def compare_with_committed() -> Comparison | None:
             "`dvc pull` fetches what a remote has; else run `dvc repro` first, or `make back` for the committed run"
         )
         raise IntegrityError(f"{problem}; {remedy}")
+    reject_edited_outputs(outputs_now)
     committed = read_committed_lock()
     if committed is None:
         return None
@@ -303,6 +310,8 @@ def compare_with_committed() -> Comparison | None:
     # A run on a GPU has the same bits, and its model.json names the GPU.
     outputs_then = committed.hashes("outs")
     outputs = [each.name for each in differences(outputs_then, outputs_now)]
+    contradictions = [path for path in files_unlike_head(outputs_now) if path not in outputs]
+    outputs += contradictions
     gpus = gpus_of(read_json(MODEL)["segments"]) if str(MODELS) in outputs else []
     if gpus and hash_without_gpus() == outputs_then.get(str(MODELS)):
         outputs.remove(str(MODELS))
@@ -315,10 +324,38 @@ def compare_with_committed() -> Comparison | None:
         gpus=gpus,
         num_outputs=len(outputs_now | outputs_then),
         metrics=metric_differences(),
+        contradictions=contradictions,
         former_stages=now.former_stages,
+        changed_parameters=changed_parameters(now),
         changed_code=changed_code(now.hashes("deps")),
         numerics=now.params.get("train.numerics"),
     )
+
+
+def reject_edited_outputs(outputs: dict[str, str]) -> None:
+    """Raise IntegrityError unless the files here are the outputs that dvc.lock records, path → MD5."""
+    edited = [path for path, md5 in outputs.items() if md5_of(Path(path)) != md5]
+    if edited:
+        problem = f"{', '.join(edited)}: not what dvc.lock records, as after an edit"
+        raise IntegrityError(f"{problem}; `python src verify` has a command to repair each")
+
+
+def files_unlike_head(paths: Iterable[str]) -> list[str]:
+    """Return the files among `paths` that the last commit has with another content."""
+    changed = git("diff", "--name-only", "--relative", "HEAD", "--", *paths) or ""
+    return changed.splitlines()
+
+
+def changed_parameters(recorded: Lock) -> list[Difference]:
+    """Return the parameters that have other values in the files here than the stages ran with."""
+    found = {}
+    for stage in recorded.stages.values():
+        for file, section in stage.get("params", {}).items():
+            before = flatten(section)
+            here = flatten(read_yaml(Path(file)))
+            now = {name: here.get(name, MISSING) for name in before}
+            found |= {each.name: each for each in differences(before, now)}
+    return list(found.values())
 
 
 def gpus_of(segments: list[dict]) -> list[str]:

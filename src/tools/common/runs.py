@@ -234,6 +234,14 @@ class Revision:
         self.name = name
         self._commit = commit or find_commit(name)
 
+    @property
+    def origin(self) -> pygit2.Commit:
+        """Return the commit that an experiment started from, or HEAD for the workspace; a Git revision is its own."""
+        if self._commit is None:
+            return open_git().revparse_single("HEAD").peel(pygit2.Commit)
+        is_experiment = str(self._commit.id) in (commit for _, commit in find_experiments())
+        return self._commit.parents[0] if is_experiment else self._commit
+
     @functools.cached_property
     def lock(self) -> Lock:
         """Return dvc.lock. Raise IntegrityError if it is missing or broken."""

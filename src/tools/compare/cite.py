@@ -3,10 +3,11 @@
 from typing import NamedTuple
 
 from evidence.answer import interval, seeds_text
-from evidence.comparison import Comparison
+from evidence.comparison import NOT_SHOWN, Comparison
 from evidence.comparisons import Comparisons
 from evidence.differences import p_text
 from evidence.runs import Group
+from tools.common.parameters import Difference
 from tools.common.reports import table
 from tools.common.runs import Run
 from tools.compare.answer import difference_line
@@ -19,7 +20,8 @@ class Origin(NamedTuple):
 
     source: str
     text_sha256: str
-    commit: str
+    commits: list[str]  # of the code and the parameters
+    changes: list[Difference]  # parameters that the first run does not have from the first commit, except the seed
 
 
 def citation(found: Comparisons[Run], origin: Origin) -> list[str]:
@@ -28,29 +30,45 @@ def citation(found: Comparisons[Run], origin: Origin) -> list[str]:
     if not comparisons:
         return []
     first = comparisons[0]
-    percent = f"{100 * found.confidence:g} %"
+    percent = percent_of(found.confidence)
     text = f"{len(first.sizes):,} validation documents ({int(first.sizes.sum()):,} bytes) of {origin.source}"
-    where = f"Text: SHA-256 {origin.text_sha256[:12]}. Code and parameters: commit {origin.commit}."
-    sentences = [sentence(each, percent, text) for each in comparisons]
+    where = f"Text: SHA-256 {origin.text_sha256[:12]}. {made_by(first.a, origin)}"
+    sentences = [sentence(each, found.confidence, text) for each in comparisons]
     rows = [row(first.a, None), *(row(each.b, each) for each in comparisons)]
     several = f" p is after Holm's correction for {len(found.corrected)} comparisons." if found.corrected[1:] else ""
     caption = (
         f"Bits per byte on {text}; lower is better. Differences are to `{first.a.name}`. The {percent} intervals over "
         "documents (smoothed studentized bootstrap) cover the choice of documents for these models, those over seeds "
-        f"(of pairs of equal seeds, or Welch 1947) the choice of seeds for these documents.{several} {where}"
+        "(of pairs of equal seeds, or Welch 1947) the choice of seeds for these documents; ± is the standard deviation "
+        f"over seeds, and p that of the interval that decides.{several} {where}"
     )
     return [*sentences, where, "", *table(COLUMNS, rows), f"Table: {caption}"]
 
 
-def sentence(comparison: Comparison[Run], percent: str, text: str) -> str:
-    """Return the difference with both intervals, and what differs."""
+def made_by(baseline: Group[Run], origin: Origin) -> str:
+    """Return which code and parameters the baseline has; what the others change is in their sentences."""
+    named = ", ".join(origin.commits)
+    commits = f"commit {named}" if len(origin.commits) == 1 else f"commits {named}"
+    changes = ", ".join(f"{each.name} {each.now} instead of {each.committed}" for each in origin.changes)
+    return f"Code and parameters: {commits}{f'; `{baseline.name}` has {changes}' if changes else ''}."
+
+
+def sentence(comparison: Comparison[Run], confidence: float, text: str) -> str:
+    """Return the difference with its verdict, both intervals, and what differs."""
+    found = comparison.verdict(comparison.deciding, confidence)
+    verdict = "no difference was shown" if found == NOT_SHOWN else found
+    percent = percent_of(confidence)
     before, after = (float(side.scores.mean()) for side in (comparison.a, comparison.b))
     return (
         f"On {text}, `{comparison.a.name}` has {before:.4f} and `{comparison.b.name}` {after:.4f} bits per byte: a "
-        f"difference of {comparison.documents.value:+.4f}. Its {percent} interval over documents is "
+        f"difference of {comparison.documents.value:+.4f} ({verdict}). Its {percent} interval over documents is "
         f"{interval(comparison.documents)}, and over seeds {interval(comparison.seeds)} ({seeds_text(comparison)}). "
         f"The interval over {comparison.basis} decides. {difference_line(comparison)}"
     )
+
+
+def percent_of(confidence: float) -> str:
+    return f"{100 * confidence:g} %"
 
 
 def row(group: Group[Run], comparison: Comparison[Run] | None) -> list[object]:

@@ -36,13 +36,25 @@ from evidence.runs import Run as AnyRun
 from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
-from lm.core.git import git
+from lm.core.params import parse_yaml
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import count, tool_parser
-from tools.common.paths import TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.common.lock import changed_parameters, read_lock
+from tools.common.parameters import MISSING, Difference, differences, flatten
+from tools.common.paths import PARAMS, PRESETS, SOURCES, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.reports import previews
-from tools.common.runs import Revision, Run, experiment_names, is_pattern, matching, read_runs, unfinished
+from tools.common.runs import (
+    SEED,
+    WORKSPACE,
+    Revision,
+    Run,
+    experiment_names,
+    is_pattern,
+    matching,
+    read_runs,
+    unfinished,
+)
 from tools.common.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
 from tools.compare.answer import groups_to_extend, summary
 from tools.compare.cite import Origin, citation
@@ -50,6 +62,7 @@ from tools.compare.record import SCHEMA, record
 from tools.compare.report import document_table, report
 
 LISTED = 10  # documents in the report
+SHORT = 12  # digits of a commit
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -173,11 +186,32 @@ def write_files(
     return shown
 
 
-def origin_of(revision: Revision) -> Origin:
-    """Return what was evaluated. Runs of other commits differ in code, which the comparison names."""
-    source = revision.read_json(VALIDATION_SIDECAR)["source"]
-    commit = git("rev-parse", "--short=12", "HEAD") or "unknown"
-    return Origin(source["name"], source["text_sha256"], commit)
+def origin_of(revisions: list[Revision], baseline: str) -> Origin:
+    """Return what was evaluated, the commits that have the code and the parameters, and what the baseline changed."""
+    source = revisions[0].read_json(VALIDATION_SIDECAR)["source"]
+    commits = dict.fromkeys(str(revision.origin.id)[:SHORT] for revision in revisions)
+    (first,) = [revision for revision in revisions if revision.name == baseline]
+    return Origin(source["name"], source["text_sha256"], [*commits], parameters_unlike_origin(first))
+
+
+def parameters_unlike_origin(revision: Revision) -> list[Difference]:
+    """Return the parameters of a run, except the seed, that the files of the commit it started from do not have."""
+    origin = Revision(str(revision.origin.id), revision.origin)
+    committed: dict[str, object] = {}
+    for path in (PARAMS, PRESETS, SOURCES):
+        content = origin.read_if_there(path)
+        if content:
+            committed |= flatten(parse_yaml(content.decode("utf-8"), f"{path} of {origin.name}"))
+    of_run = {name: value for name, value in revision.lock.params.items() if name != SEED}
+    return differences({name: committed.get(name, MISSING) for name in of_run}, of_run)
+
+
+def warn_of_unrun_parameters() -> None:
+    """Print a warning if the files here have other parameters than the run in the workspace."""
+    changed = [f"{each.name} {each.committed} → {each.now}" for each in changed_parameters(read_lock())]
+    if changed:
+        found = f"{WORKSPACE} is the last run, and {', '.join(changed)} changed since"
+        print(f"warning: {found}; `dvc repro` computes it", file=sys.stderr)
 
 
 def read_tables_and_runs(args: argparse.Namespace) -> list[AnyRun]:
@@ -202,6 +236,8 @@ def compare_revisions(args: argparse.Namespace) -> int:
     """Compare recorded runs; write the report, and print the answer. Return the status of `status_of`."""
     find_names(args)
     revisions = [Revision(name) for name in args.names]
+    if WORKSPACE in args.names:
+        warn_of_unrun_parameters()
     found = compare_runs(read_runs(revisions), options_of(args))
 
     # Write the files.
@@ -221,7 +257,7 @@ def compare_revisions(args: argparse.Namespace) -> int:
         waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
         lines = summary(found, commands, waiting)
         if args.cite:
-            lines += ["", *citation(found, origin_of(revisions[0])), ""]
+            lines += ["", *citation(found, origin_of(revisions, found.groups[0].runs[0].name)), ""]
         if args.documents:
             for comparison in found.corrected:
                 lines += ["", *document_table(comparison, words, args.documents)]

@@ -35,7 +35,8 @@ from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_sta
 from lm.core.files import read_json, sha256_file
 from lm.core.paths import RUNS
 from tools.common.arguments import count, tool_parser
-from tools.common.paths import CURVE, MODEL, PARAMS, PIPELINE, TOKENIZER
+from tools.common.paths import CURVE, DOCUMENT_LOSSES, EVAL_METRICS, MODEL, PARAMS, PIPELINE, TOKENIZER
+from tools.verify.figures import AGAIN, FILES, read_losses, wrong_figure
 from tools.verify.records import (
     Digests,
     Finding,
@@ -63,6 +64,9 @@ def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
     try:
         with explain_failures(), Repo(".") as repo:
             outputs = Outputs(repo, digests)
+            if outputs.are_all_missing:
+                remedy = "get them by `dvc pull`, or compute them by `make`"
+                raise IntegrityError(f"the outputs that dvc.lock records are not here yet; {remedy}")
             yield from check_finished_runs(digests)
             yield from outputs.check_stages()
             yield from check_records(outputs, digests)
@@ -94,6 +98,8 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
     for link in links_of_workspace():
         if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
             yield from check_link(link, digests, outputs.make_again(link.record))
+    if not outputs.wrong & {outputs.holding(path) for path in FILES} and all(path.exists() for path in FILES):
+        yield check_figures()
     if not MODEL.exists() or outputs.holding(MODEL) in outputs.wrong:
         return
     model = read_json(MODEL)
@@ -106,6 +112,15 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
         yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
         if not fault:
             yield from check_checkpoints(RUNS / model["fingerprint"], digests)
+
+
+def check_figures() -> Finding:
+    """Check that the metrics of the evaluation follow from the losses of documents."""
+    wrong = wrong_figure(read_losses(), {})
+    if wrong:
+        path, fault = wrong
+        return Finding(str(path), fault, AGAIN)
+    return Finding(f"{EVAL_METRICS} (from {DOCUMENT_LOSSES})")
 
 
 def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
@@ -249,4 +264,7 @@ def summary(results: Counter[str]) -> str:
     """Return how many findings are wrong or notes."""
     if results["WRONG"]:
         return f"{results['WRONG']} wrong"
-    return "all ok" + (f" except {results['note']} notes" if results["note"] else "")
+    notes = results["note"]
+    if not notes:
+        return "all ok"
+    return f"all ok except {notes} {'note' if notes == 1 else 'notes'}"

@@ -53,6 +53,12 @@ class Outputs:
                 self.inputs[stage.addressing] = self._check_inputs(stage)
         self.stale = {name for name, finding in self.inputs.items() if finding.advice}
 
+    @property
+    def are_all_missing(self) -> bool:
+        """Return whether no recorded output of the cache is here, as in a new clone."""
+        recorded = [out.fs_path for out in self.outs.values() if out.use_cache and self.entries[out.fs_path].recorded]
+        return bool(recorded) and all(self.entries[path].found == NO_FILE for path in recorded)
+
     def check_stages(self) -> Iterator[Finding]:
         """Report for each stage whether its inputs have changed, and whether its outputs are the recorded ones."""
         for stage in self.repo.index.stages:
@@ -95,7 +101,10 @@ class Outputs:
         unseen: list[str] = []  # changed in place, with the size and time that DVC remembers
         for dep in stage.deps:
             if isinstance(dep, ParamsDependency):
-                changed += flatten(dep.workspace_status())
+                recorded = dep.hash_info.value if dep.hash_info else None
+                before = flatten(recorded) if isinstance(recorded, dict) else {}
+                now = flatten(dep.read_params())
+                changed += [f"{name} {old} → {new}" for name, old, new in differences(before, now)]
                 continue
             maker = self.outs.get(dep.fs_path)
             md5 = recorded_md5(maker) if maker else self._md5(dep.fs_path)

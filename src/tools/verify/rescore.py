@@ -3,17 +3,13 @@
 import numpy as np
 
 from lm.core.errors import IntegrityError
-from lm.core.files import read_json, read_parquet
+from lm.core.files import read_parquet
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import (
     mark_model_selection,
-    metrics_of,
     source_of_documents,
     sum_by_document,
-    summarize_file,
-    summarize_sections,
-    summarize_sources,
 )
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
@@ -29,10 +25,10 @@ from tools.common.paths import (
     TOKENIZER,
     VALIDATION,
 )
+from tools.verify.figures import AGAIN, read_losses, wrong_figure
 
 RESCORED_TOKENS = 32_768  # a few seconds for the default model; the last document may go beyond
 FAST_TOLERANCE = 1e-3  # by how much a loss in fast numerics may differ elsewhere, as a fraction of it
-AGAIN = "run `dvc repro -f eval`"
 LOSSES = ("nats", "model_selection_nats")
 
 
@@ -45,8 +41,7 @@ def rescore(seed: int) -> None:
     if not DOCUMENT_LOSSES.exists():
         print(f"rescore: {DOCUMENT_LOSSES} is missing, so there is nothing to compare")
         return
-    table = read_parquet(DOCUMENT_LOSSES)
-    recorded = {name: table[name].to_numpy() for name in table.column_names}
+    recorded = read_losses()
 
     # Score the documents that the seed draws.
     validation = open_tokens(VALIDATION)
@@ -73,7 +68,9 @@ def rescore(seed: int) -> None:
     # Compare the table, and what follows from it.
     tolerance = 0.0 if model.numerics == "exact" else FAST_TOLERANCE
     compare_tables(recorded, again, drawn, tolerance)
-    check_figures(recorded, {"window_tokens": seq_len, "stride_tokens": stride})
+    wrong = wrong_figure(recorded, {"window_tokens": seq_len, "stride_tokens": stride})
+    if wrong:
+        raise IntegrityError(f"{wrong[0]}: {wrong[1]}; {AGAIN}")
     how = "have the recorded bits" if model.numerics == "exact" else f"are the recorded ones within {FAST_TOLERANCE:g}"
     print(f"the losses of these documents {how}; {EVALUATION_DETAILS} and {EVAL_METRICS} follow from {DOCUMENT_LOSSES}")
 
@@ -108,17 +105,3 @@ def compare_tables(
             document = rows[is_other].min()
             here = f"{recorded[name][document]}; it must be {values[document]}, by the weights, tokens and audit"
             raise IntegrityError(f"{DOCUMENT_LOSSES}: document {document} has {name} {here}; {AGAIN}")
-
-
-def check_figures(recorded: dict[str, np.ndarray], windows: dict[str, int]) -> None:
-    """Raise IntegrityError unless details and metrics follow from the recorded table; `windows` are in the details."""
-    details = read_json(EVALUATION_DETAILS)
-    of_table = summarize_file(recorded) | summarize_sections(recorded) | summarize_sources(recorded)
-    for name, value in (windows | of_table).items():
-        if details.get(name) != value:
-            found = f"{name} is {details.get(name)}; by {DOCUMENT_LOSSES} and {PARAMS} it must be {value}"
-            raise IntegrityError(f"{EVALUATION_DETAILS}: {found}; {AGAIN}")
-    metrics = read_json(EVAL_METRICS)
-    wanted = metrics_of(details)
-    if metrics != wanted:
-        raise IntegrityError(f"{EVAL_METRICS}: has {metrics}; by {EVALUATION_DETAILS} it must be {wanted}; {AGAIN}")
