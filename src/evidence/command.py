@@ -11,6 +11,7 @@ A table has a row for each run and document. docs/evidence.md describes its colu
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from evidence.table import read_tables
 NOT_BETTER = 1  # exit status with --require better
 INTERRUPTED = 130  # by Ctrl-C
 PIPE_CLOSED = 141  # by its reader, such as head
+BUG = 70  # of this program: the status of Python, 1, would be an answer
+HOW_TO_GROUP = "give runs of one configuration one name and other seeds, or a column group"
 SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
@@ -96,8 +99,8 @@ def reject_undecidable(found: Comparisons) -> None:
     has_one_document = len(found.alone[0].sizes) == 1
     has_single_runs = all(len(group.runs) == 1 for group in groups)
     if has_one_document and has_single_runs:
-        remedy = "give runs of one configuration one name and other seeds, or a column group"
-        raise WrongInput(f"nothing decides between {len(groups)} configurations of one run and one document; {remedy}")
+        problem = f"nothing decides between {len(groups)} configurations of one run and one document"
+        raise WrongInput(f"{problem}; {HOW_TO_GROUP}")
 
 
 def status_of(found: Comparisons, require: str | None) -> int:
@@ -123,6 +126,8 @@ def noise(args: argparse.Namespace, runs: list[Run]) -> None:
         print_json(NOISE, content)
     else:
         print("\n\n".join("\n".join(describe(each, args.confidence)) for each in measured))
+        if len(groups) > 1 and len(groups) == len(runs):
+            print(f"\nNo configuration has two runs: {HOW_TO_GROUP}.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,8 +149,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
+        kept = "; judge keeps the runs that have ended" if words[:1] == ["judge"] else ""
+        print(f"interrupted{kept}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # What is left goes nowhere, so that Python does not complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except Exception:
+        traceback.print_exc()
+        return BUG

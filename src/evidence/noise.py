@@ -86,7 +86,8 @@ def describe(noise: Noise, confidence: float) -> list[str]:
     """Return what a terminal shows."""
     spread = noise.deviation
     unit = noise.measure.unit
-    seeds = ", ".join(f"{'none' if run.seed is None else run.seed} ({run.score:.4f}, {run.name})" for run in noise.runs)
+    named = [("unknown" if run.seed is None else run.seed, run) for run in noise.runs]
+    seeds = ", ".join(f"{seed} ({run.score:.4f}, {run.name})" for seed, run in named)
     if spread is None:
         return [f"{noise.name}: the noise of seeds is not known, because only one seed has a run: {seeds}."]
     if spread.low is None:

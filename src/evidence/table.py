@@ -24,6 +24,7 @@ from evidence.runs import LossRun, Run, ScoreRun
 LOSSES = ("run", "document", "nats", "utf8_bytes")
 SCORES = ("run", "document", "score", "higher_is_better")
 DELIMITERS = (",", ";", "\t")
+LEAST_BITS_PER_BYTE = 0.05  # with the mean over the tokens in place of their sum, a document has less
 TRUE = ("true", "1")
 FALSE = ("false", "0")
 
@@ -83,15 +84,19 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
             columns = table.column_names
             rows = table.to_pylist()
         else:
-            with open(path, encoding="utf-8", newline="") as file:
+            with open(path, encoding="utf-8-sig", newline="") as file:
                 first_line = file.readline()
                 file.seek(0)
                 delimiter = max(DELIMITERS, key=first_line.count)
-                reader = csv.DictReader(file, delimiter=delimiter)
+                reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
                 rows = list(reader)
                 columns = list(reader.fieldnames or [])
+    except UnicodeDecodeError:
+        raise WrongInput(f"{path}: is not UTF-8; save it as CSV in UTF-8") from None
     except (OSError, ValueError, csv.Error, ImportError) as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from None
+    if not columns:
+        raise WrongInput(f"{path}: is empty")
     wanted = wanted or (SCORES if "score" in columns else LOSSES)
     missing = [name for name in wanted if name not in columns]
     if missing:
@@ -99,6 +104,9 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
         raise WrongInput(f"{path}: {found}; it must have {', '.join(wanted)}")
     if not rows:
         raise WrongInput(f"{path}: has no rows")
+    for row_number, row in enumerate(rows, 1):
+        if None in row:
+            raise WrongInput(f"{path}: row {row_number} has more fields than the first line names")
     return rows
 
 
@@ -141,7 +149,8 @@ def positions_of(where: str, rows: list[Row], position: Mapping[str, int], may_r
         if not counts[i]:
             raise WrongInput(f"{where}: lacks document {document}; score the same documents in all runs")
         if counts[i] > 1 and not may_repeat:
-            raise WrongInput(f"{where}: has document {document} twice; a run has one row for it")
+            remedy = "a run has one row for it, and several seeds of a run need a column seed"
+            raise WrongInput(f"{where}: has document {document} twice; {remedy}")
     return at
 
 
@@ -158,6 +167,10 @@ def losses_at(where: str, rows: list[Row], at: list[int]) -> tuple[np.ndarray, n
         raise WrongInput(f"{where}: nats is {nats.min()}; it must be at least 0")
     if not utf8_bytes.any():
         raise WrongInput(f"{where}: utf8_bytes are all 0; they must be the bytes of the texts")
+    bits_per_byte = nats.sum() / math.log(2) / utf8_bytes.sum()
+    if bits_per_byte < LEAST_BITS_PER_BYTE:
+        found = f"has {bits_per_byte:.4f} bits per byte, too few for text"
+        raise WrongInput(f"{where}: {found}; nats must be the sum over the tokens of a document, not their mean")
     return nats, utf8_bytes
 
 
@@ -171,6 +184,8 @@ def one_of(where: str, column: str, rows: list[Row]) -> str:
 
 def number(where: str, column: str, value: object) -> float:
     """Return a finite number."""
+    if value in (None, ""):
+        raise WrongInput(f"{where}: {column} is empty; it must be a number")
     try:
         found = float(str(value))
     except ValueError:

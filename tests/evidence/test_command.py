@@ -104,16 +104,34 @@ def test_a_run_of_a_table_may_have_no_seed(tables, capsys):
         check_document(document, documented_of_tables(document["schema"]))
         assert [run["seed"] for group in document[runs_of] for run in group["runs"]] == [None, None]
     main(["noise", "t.csv"])
-    assert "none (" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "unknown (" in said
+    assert said.endswith(
+        "\nNo configuration has two runs: give runs of one configuration one name and other seeds, or a column group.\n"
+    )
 
 
-def test_a_command_that_is_interrupted_ends_without_a_traceback(tables, monkeypatch):
+def test_a_command_that_is_interrupted_ends_without_a_traceback(tables, monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("evidence.command.compare_runs", interrupt)
+    monkeypatch.setattr("evidence.command.judge", interrupt)
 
     assert main(["compare", *tables]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert main(["judge", "HEAD~1"]) == 130
+    assert capsys.readouterr().err == "interrupted; judge keeps the runs that have ended\n"
+
+
+def test_the_status_of_a_bug_is_no_answer(tables, monkeypatch, capsys):
+    def fail(*arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("evidence.command.judge", fail)
+
+    assert main(["judge", "HEAD~1"]) == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_of_several_comparisons_each_line_names_its_group(tables, capsys):

@@ -269,6 +269,21 @@ def test_a_base_that_fails_does_not_blame_the_candidate(night):
     assert "A base that fails" in message
 
 
+def test_a_program_that_cannot_start_is_named_and_blamed_on_the_side_that_lacks_it(night):
+    of_base = judge("HEAD~1", "--run", "cd . && python train.py")
+    Path("train.sh").write_text(f"#!/bin/sh\n{sys.executable} train.py\n")
+    Path("train.sh").chmod(0o755)
+    commit("A script")
+    Path("train.sh").chmod(0o644)
+    commit("It cannot run")
+    of_candidate = judge("HEAD~1", "--run", "./train.sh")
+
+    assert of_base[0] == 5
+    assert "cannot start: cd: No such file or directory; it must be a program, such as ./train.sh" in of_base[1]
+    assert of_candidate[0] == 6
+    assert "cannot start: ./train.sh: Permission denied" in of_candidate[1]
+
+
 def test_a_second_judge_is_told_that_the_first_one_works(night):
     with only_judge():
         status, message = judge()
@@ -285,6 +300,9 @@ def test_a_second_judge_is_told_that_the_first_one_works(night):
         ("HEAD~1", ["--seeds", "1"], "--seeds is 1"),
         ("HEAD~1", ["--least-gain", "-1"], "--least-gain is -1"),
         ("HEAD~1", ["--fixed", "scores.py"], "--fixed is scores.py, which"),
+        ("HEAD~1", ["--input", "none.bin"], "--input is none.bin; it must be a file"),
+        ("HEAD~1", ["--run", ""], "--run is empty; it must be a program and its arguments"),
+        ("HEAD~1", ["--run", "python 'train.py"], "No closing quotation"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_before_anything_runs(night, capsys, base, options, said):

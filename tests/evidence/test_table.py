@@ -58,11 +58,12 @@ def test_runs_of_one_name_with_several_seeds_and_those_of_one_group_are_groups(r
     assert [(group.name, group.seeds) for group in by_group] == [("both", [None, None])]
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t"])
-def test_a_table_with_semicolons_or_tabs_is_read(tmp_path, delimiter):
+@pytest.mark.parametrize("delimiter", [";", "\t", ", "])
+def test_a_table_with_semicolons_tabs_or_blanks_and_a_byte_order_mark_is_read(tmp_path, delimiter):
+    """As Excel, or a person, writes it."""
     commas = write(tmp_path / "a.csv", GOOD)
     other = tmp_path / "b.csv"
-    other.write_text(commas.read_text().replace(",", delimiter))
+    other.write_text(commas.read_text().replace(",", delimiter), encoding="utf-8-sig")
 
     runs = read_tables([other])
 
@@ -119,6 +120,8 @@ def without(column: str) -> list[dict]:
         (without("run"), ["no run;"]),
         (GOOD[:3], ["run b", "lacks document x"]),
         (GOOD[1:], ["run b", "document x", "first run lacks"]),
+        (changed(1, nats=""), ["document y: nats is empty"]),
+        ([row | {"utf8_bytes": "1000"} for row in GOOD], ["bits per byte, too few", "not their mean"]),
         (changed(3, utf8_bytes="11"), ["document x", "10 bytes in run a", "11 in run b"]),
         (changed(1, nats="nan"), ["run a", "nats is nan", "finite"]),
         (changed(1, nats="?"), ["run a", "document y: nats is ?", "finite"]),
@@ -151,9 +154,18 @@ def test_a_table_without_rows_a_run_in_two_tables_and_a_missing_file_are_refused
     again = write(tmp_path / "again.csv", GOOD)
     empty = tmp_path / "empty.csv"
     empty.write_text("run,document,nats,utf8_bytes\n")
+    nothing = tmp_path / "nothing.csv"
+    nothing.touch()
+    long = tmp_path / "long.csv"
+    long.write_text("run,document,nats,utf8_bytes\na,x,5,9\na,y,5,9,3\n")
+    other = tmp_path / "other.csv"
+    other.write_text("run,document,nats,utf8_bytes\na,ü,5,9\n", encoding="utf-16")
 
     for paths, said in [
         ([empty], "empty.csv: has no rows"),
+        ([nothing], "nothing.csv: is empty"),
+        ([long], "long.csv: row 2 has more fields than the first line names"),
+        ([other], r"other.csv: is not UTF-8; save it as CSV in UTF-8"),
         ([table, again], "again.csv: run a is also in"),
         ([tmp_path / "none.csv"], "none.csv: cannot be read"),
     ]:

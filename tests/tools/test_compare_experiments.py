@@ -235,13 +235,15 @@ def test_a_citation_names_the_commit_that_experiments_started_from_and_what_the_
     workspace.run("git", "commit", "-q", "--allow-empty", "-m", "later")
     try:
         from_base = compare("base", "vocab", "--cite").output
-        from_vocab = compare("vocab", "base", "--cite").output
+        from_vocab = compare("base", "vocab", "--cite", "--baseline", "vocab").output
+        from_seed_2 = compare("seed2", "vocab", "--cite").output
         with_later = compare("base", "workspace", "--cite").output
         later = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
     finally:
         workspace.run("git", "reset", "-q", "--soft", "HEAD~1")
 
     assert f"Code and parameters: commit {start[:12]}.\n" in from_base
+    assert f"Code and parameters: commit {start[:12]}.\n" in from_seed_2
     assert f"commit {start[:12]}; `vocab` has tokenizers.bpe.vocab_size 320 instead of 400.\n" in from_vocab
     assert f"Code and parameters: commits {start[:12]}, {later[:12]}.\n" in with_later
 

@@ -59,7 +59,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "evidence judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
-    parser.add_argument("--run", required=True, metavar="COMMAND", help="trains, and writes the table LOSSES")
+    parser.add_argument("--run", required=True, metavar="COMMAND", help="program and arguments, no line of a shell")
     parser.add_argument("--first-seed", type=int, default=1, metavar="SEED", help="seeds count from here (1)")
     parser.add_argument(
         "--fixed", action="append", default=[], metavar="PATH", help="file or folder that a candidate may not change"
@@ -100,8 +100,7 @@ def least_gain_of(args: argparse.Namespace) -> str:
 def judge(args: argparse.Namespace) -> Judgement:
     """Judge the workspace against the base; record the judgement."""
     reject_wrong_arguments(args)
-    command = tuple(shlex.split(args.run))
-    runner = Runner(command, tuple(args.input))
+    runner = read_runner(args.run, args.input)
     with only_judge():
         former = read_judgements()
         check_history(former, LEFT_OUT)
@@ -112,6 +111,20 @@ def judge(args: argparse.Namespace) -> Judgement:
         return judge_candidate(
             runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain, args.go_on
         )
+
+
+def read_runner(run: str, inputs: list[Path]) -> Runner:
+    """Return the command of --run with the files of --input. Raise WrongInput if it is none, or one is missing."""
+    try:
+        command = tuple(shlex.split(run))
+    except ValueError as error:
+        raise WrongInput(f"--run is {run!r}: {error}; it must be a program and its arguments") from None
+    if not command:
+        raise WrongInput("--run is empty; it must be a program and its arguments")
+    for path in inputs:
+        if not path.is_file():
+            raise WrongInput(f"--input is {path}; it must be a file")
+    return Runner(command, tuple(inputs))
 
 
 @contextlib.contextmanager

@@ -92,7 +92,12 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
     written = folder.with_name("losses.csv")
     written.unlink(missing_ok=True)
     variables = environment(SEED=str(seed), LOSSES=str(written), REPOSITORY=os.getcwd())
-    status = run_to_the_end(runner.command, folder, variables)
+    try:
+        status = run_to_the_end(runner.command, folder, variables)
+    except OSError as error:
+        failure = RunFailed if is_base else CandidateCrashed
+        remedy = "it must be a program, such as ./train.sh of the commit, or bash with -c for a line of a shell"
+        raise failure(f"the run of {what} cannot start: {runner.command[0]}: {error.strerror}; {remedy}") from None
     if status:
         status = 128 - status if status < 0 else status
         is_of_machine = is_base or status in OF_THE_MACHINE
