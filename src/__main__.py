@@ -3,6 +3,7 @@
 import ast
 import difflib
 import sys
+import traceback
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before a tool loads torch
@@ -56,6 +57,8 @@ TOOLS_BY_GOAL = {
 }
 TOOLS = {name: module for tools in TOOLS_BY_GOAL.values() for name, module in tools.items()}
 
+BUG = 70  # of a tool: the status of Python, 1, is an answer of `compare --require` and `judge`
+
 
 def path_of(module: str) -> Path:
     """Return the file of a module of TOOLS."""
@@ -103,7 +106,11 @@ def main(argv: list[str]) -> int:
     except EnvironmentFailure as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    return tool.main(argv[1:])
+    try:
+        return tool.main(argv[1:])
+    except Exception:
+        traceback.print_exc()
+        return BUG
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ import sys
 from pathlib import Path
 
 from evidence.json_output import print_json
-from lm.core.errors import EnvironmentFailure, exit_with_status
+from lm.core.errors import EnvironmentFailure, IntegrityError, exit_with_status
 from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
+from lm.evaluate.documents import metrics_of
 from tools.common.arguments import tool_parser
 from tools.common.lock import Comparison, compare_with_committed, read_timing
-from tools.common.parameters import Difference
+from tools.common.parameters import Difference, differences
 from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
 
 SCHEMA = "reprolm.verdict/1"
@@ -45,6 +46,13 @@ def score() -> dict:
     }
 
 
+def reject_wrong_metrics() -> None:
+    """Raise IntegrityError unless the metrics follow from the details of the evaluation."""
+    for name, must_be, found in differences(metrics_of(read_json(EVALUATION_DETAILS)), read_json(EVAL_METRICS)):
+        problem = f"{name} is {found}; by {EVALUATION_DETAILS} it must be {must_be}"
+        raise IntegrityError(f"{EVAL_METRICS}: {problem}; `python src verify` has a command to repair it")
+
+
 def caveats(comparison: Comparison) -> list[str]:
     """Return sentences that say what the outputs are not a result of: the present inputs, code, or this folder."""
     lines = []
@@ -52,11 +60,14 @@ def caveats(comparison: Comparison) -> list[str]:
         stages = ", ".join(comparison.former_stages)
         lines.append(f"Not scored: {stages} did not run on the present inputs yet; run `dvc repro`.")
     if comparison.changed_parameters:
+        undo = "" if comparison.are_changes_committed else ", `make back` undoes the change"
         lines += [
             "Parameters that changed since this run, then -> now:",
             *listed(table(comparison.changed_parameters)),
-            "The results are of the former values. `dvc repro` computes them again, `make back` undoes the change.",
+            f"The results are of the former values. `dvc repro` computes them again{undo}.",
         ]
+        if comparison.are_changes_committed:
+            lines.append("The last commit contradicts itself: its parameters are not those of its dvc.lock.")
     if comparison.changed_code:
         lines += [
             "Code that changed since this run:",
@@ -126,6 +137,7 @@ def record(comparison: Comparison | None, reason: str) -> dict:
             "metrics": [],
             "explanation": "",
             "former_stages": [],
+            "changed_parameters": [],
             "changed_code": [],
             "caveats": [],
             "next": commands,
@@ -141,6 +153,7 @@ def record(comparison: Comparison | None, reason: str) -> dict:
         "metrics": [each._asdict() for each in comparison.metrics],
         "explanation": comparison.explanation,
         "former_stages": comparison.former_stages,
+        "changed_parameters": [each._asdict() for each in comparison.changed_parameters],
         "changed_code": comparison.changed_code,
         "caveats": [line for line in caveats(comparison) if not line.startswith("  ")],  # without the list of files
         "next": commands,
@@ -150,6 +163,8 @@ def record(comparison: Comparison | None, reason: str) -> dict:
 def next_commands(comparison: Comparison | None) -> list[tuple[str, str]]:
     """Return two commands to go on with, each with what it is for."""
     report = ("python src report", "one page: curves, metrics, samples")
+    if comparison is not None and (comparison.changed_parameters or comparison.former_stages):
+        return [("dvc repro", "compute what changed"), report]
     if comparison is None or comparison.is_identical:
         prompt = first_prompt()
         generate = f"python src generate {shlex.quote(prompt)}" if prompt else "python src generate"
@@ -159,6 +174,8 @@ def next_commands(comparison: Comparison | None) -> list[tuple[str, str]]:
         compare = report
     if comparison.parameters or comparison.inputs:
         return [compare, ("make back", "go back to the committed run")]
+    if comparison.contradictions:
+        return [("git log -p -1 -- dvc.lock metrics plots", "what the last commit changed"), compare]
     if comparison.numerics == "fast":
         return [compare, report]
     return [("make prove", "find the first operation that gives other bits"), compare]
@@ -192,6 +209,8 @@ def main(argv: list[str]) -> None:
     except EnvironmentFailure as error:  # git cannot read the repository
         comparison = None
         reason = str(error)
+    if EVALUATION_DETAILS.exists() and not (comparison and comparison.former_stages):
+        reject_wrong_metrics()
     if args.json:
         print_json(SCHEMA, record(comparison, reason))
         return

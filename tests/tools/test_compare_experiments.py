@@ -253,12 +253,14 @@ def test_parameters_of_the_workspace_that_did_not_run_are_warned_of(workspace, c
     workspace.change(**{"train.peak_lr": 0.5})
     try:
         of_workspace = compare("base", "workspace")
+        report = report_of("base-vs-workspace")
         of_others = compare("base", "vocab")
     finally:
         Path("params.yaml").write_text(content)
 
     warning = "warning: workspace is the last run, and train.peak_lr 0.01 → 0.5 changed since; `dvc repro` computes it"
     assert of_workspace.errors.splitlines() == [warning]
+    assert f"\n**{warning.removeprefix('warning: ')}.**\n" in report
     assert of_others.errors == ""
     assert compare("base", "workspace").errors == ""
 

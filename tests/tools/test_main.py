@@ -1,6 +1,7 @@
 """`python src`: its help on any terminal, and a Python without the packages or without the folder of the program."""
 
 import os
+import runpy
 import subprocess
 import sys
 
@@ -29,6 +30,15 @@ def test_help_ends_quietly_with_its_reader():
 
     assert done.stdout.startswith(b"usage: python src TOOL")
     assert done.stderr == b""
+
+
+def test_the_status_of_a_bug_is_no_answer(monkeypatch, capsys):
+    """1 is an answer of `compare --require` and of `judge`."""
+    main = runpy.run_path(str(ROOT / "src" / "__main__.py"))["main"]
+    monkeypatch.setattr("tools.verdict.main", lambda argv: 1 / 0)
+
+    assert main(["verdict"]) == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("program", "package"), [("src/train.py", "torch"), ("src", "ruamel")])

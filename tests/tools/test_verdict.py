@@ -14,6 +14,7 @@ from tools import verdict
 from tools.common.lock import md5_of
 
 METRICS = "metrics/eval.json"
+DETAILS = "data/evaluation/details.json"
 IDENTICAL = "Bitwise identical to the committed run (all 19 outputs)"
 # How a line with a command to go on with begins.
 GENERATE = "  python src generate "
@@ -57,10 +58,12 @@ def assert_next(lines: list[str], *starts: str) -> None:
 
 def raise_loss() -> tuple[float, float]:
     """Write another loss into the metrics, as another run would; return the former and the new one."""
-    metrics = read_json(METRICS)
-    before = metrics["bits_per_byte"]
+    before = read_json(METRICS)["bits_per_byte"]
     now = before + 0.125
-    write_json(METRICS, metrics | {"bits_per_byte": now})
+    for path in (DETAILS, METRICS):
+        content = read_json(path) | {"bits_per_byte": now}
+        Path(path).unlink()  # it may be a link into the cache
+        write_json(path, content)
     change_lock(record_outputs)
     return before, now
 
@@ -159,6 +162,7 @@ def test_equal_bits_of_other_code(capsys):
 )
 def test_other_bits_of_the_same_code_and_parameters(committed, capsys, numerics, why, following):
     change_lock(train_with(numerics=numerics))
+    committed.change(**{"train.numerics": numerics})
     committed.commit("numerics")
     remake("train", "eval")
     before, now = raise_loss()
@@ -208,8 +212,35 @@ def test_a_commit_whose_metrics_are_not_those_of_its_lock_is_another_run(committ
 
     assert lines[0].startswith("Not bitwise identical to the committed run: 1 of 19 outputs differ")
     assert f"  bits_per_byte  {before - 0.125:.5g} -> {before:.5g}" in lines
-    assert f"The last commit contradicts itself: {METRICS}: not what its own dvc.lock records." in lines
+    assert f"The last commit contradicts itself: {METRICS} was edited after the run." in lines
     assert (found["identical"], found["outputs"]) == (False, [METRICS])
+    assert_next(lines, "  git log -p -1 -- dvc.lock metrics plots ", COMPARE)
+
+
+@pytest.mark.parametrize("path", [METRICS, "plots/validation.csv"])
+def test_metrics_and_curves_that_differ_beside_equal_losses_and_weights_were_edited(committed, capsys, path):
+    """In the commit, whose dvc.lock has the hash of the edited file; no processor gives such a difference."""
+    lock = Path("dvc.lock").read_text()
+    content = Path(path).read_text()
+    Path(path).write_text(content.replace("1", "2", 1))
+    change_lock(record_outputs)
+    committed.commit("a better result")
+    write_text(path, content)
+    write_text("dvc.lock", lock)
+
+    lines = printed(capsys)
+
+    assert lines[0].startswith("Not bitwise identical to the committed run: 1 of 19 outputs differ")
+    assert f"The last commit contradicts itself: {path} was edited after the run." in lines
+
+
+def test_a_score_that_does_not_follow_from_the_details_is_refused(committed, capsys):
+    metrics = read_json(METRICS)
+    write_json(METRICS, metrics | {"bits_per_byte": metrics["bits_per_byte"] - 0.125})
+    change_lock(record_outputs)
+    committed.commit("a better result")
+
+    refused(verdict.main([]), capsys.readouterr().err, 4, f"{METRICS}: bits_per_byte is ", "`python src verify`")
 
 
 def test_parameters_that_changed_since_the_run_are_named(committed, capsys):
@@ -223,8 +254,16 @@ def test_parameters_that_changed_since_the_run_are_named(committed, capsys):
         ["train.peak_lr", "0.01", "->", "0.5"],
         ["models.micro.d_ff", "32", "->", "64"],
     ]
-    assert lines[start + 3].startswith("The results are of the former values.")
+    assert "`dvc repro` computes them again, `make back` undoes the change." in lines[start + 3]
     assert lines[0] == f"{IDENTICAL}."
+    assert_next(lines, "  dvc repro ", REPORT)
+    assert {"name": "train.peak_lr", "committed": 0.01, "now": 0.5} in document(capsys)["changed_parameters"]
+
+    # In a commit they contradict its dvc.lock, and `make back` undoes nothing.
+    committed.commit("other parameters")
+    lines = printed(capsys)
+    assert "The last commit contradicts itself: its parameters are not those of its dvc.lock." in lines
+    assert not any("make back" in line for line in lines)
 
 
 # Another run.
@@ -238,9 +277,11 @@ def other_preset(stages: dict) -> None:
     params["params.yaml"]["model.name"] = "other"
 
 
-def test_another_run_is_not_taken_for_other_bits(capsys):
+def test_another_run_is_not_taken_for_other_bits(committed, capsys):
     """Of the same parameter in a preset of another name, and of a parameter of the user's."""
     remake("train", "eval")
+    micro = committed.get("models.micro")
+    committed.change(**{"train.peak_lr": 0.5, "model.name": "other", "models.other": micro | {"d_ff": 64}})
     change_lock(other_preset, train_with(peak_lr=0.5))
     before, now = raise_loss()
 
@@ -256,9 +297,10 @@ def test_another_run_is_not_taken_for_other_bits(capsys):
     assert_next(lines, COMPARE, BACK)
 
 
-def test_a_run_on_other_text_is_not_sent_to_compare(capsys):
+def test_a_run_on_other_text_is_not_sent_to_compare(committed, capsys):
     """`compare` would reject the two."""
     remake("fetch", "train", "eval")
+    committed.change(**{"train.peak_lr": 0.5})
     change_lock(record_outputs, train_with(peak_lr=0.5))
 
     assert_next(printed(capsys), REPORT, BACK)
@@ -414,9 +456,11 @@ def test_without_a_run_or_one_of_its_outputs_there_is_no_verdict(capsys):
 
 def test_a_prompt_is_quoted_for_the_shell(committed, capsys):
     prompt = 'It\'s "$1"'
-    committed.change(**{"sources.small.prompts": ["", f"{prompt}\n"]})
+    prompts = {"sources.small.prompts": ["", f"{prompt}\n"]}
+    committed.change(**prompts)
+    change_lock(lambda stages: stages["eval"]["params"]["sources.yaml"].update(prompts))
 
-    line = printed(capsys)[-2]
+    line = next(line for line in printed(capsys) if line.startswith(GENERATE))
 
     command, _, _ = line.partition("  #")
     assert shlex.split(command) == ["python", "src", "generate", prompt]

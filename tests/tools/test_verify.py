@@ -496,12 +496,26 @@ def test_a_forged_score_whose_hash_is_forged_too_does_not_follow_from_the_losses
 
     (line,) = check().wrong
 
-    assert line.startswith(f"WRONG  {path}: bits_per_byte is 1.0; by data/evaluation/")
+    losses = "data/evaluation/document_losses.parquet"
+    assert line.startswith(f"WRONG  {path} (from {losses}): bits_per_byte is 1.0; by data/evaluation/")
     assert command(line) == "dvc repro -f eval"
     repair(workspace, line)
     for line in check().wrong:  # pictures were made from the forged details
         repair(workspace, line)
     assert check().status == 0
+
+
+def test_a_forged_curve_whose_hash_is_forged_too_is_not_that_of_the_metrics(workspace, check):
+    unlink_from_cache(CURVE)
+    *rows, last = CURVE.read_text().splitlines(keepends=True)
+    step, tokens, _, digest = last.split(",")
+    CURVE.write_text("".join([*rows, f"{step},{tokens},1.5,{digest}"]))
+    workspace.run("dvc", "commit", "--force", "dvc.yaml")
+
+    (line,) = check().wrong
+
+    assert line.startswith(f"WRONG  metrics/train.json (from {CURVE}): val_loss is ")
+    assert f"; by {CURVE} it must be 1.5; run " in line
 
 
 def test_a_forged_evaluation_is_found_though_all_hashes_fit(workspace, check):

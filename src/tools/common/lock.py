@@ -23,7 +23,19 @@ from lm.core.git import git
 from lm.core.params import read_yaml
 from lm.core.paths import RUNS, repository_root
 from tools.common.parameters import MISSING, Difference, differences, flatten, preset_names_left_out
-from tools.common.paths import DATA_METRICS, EVAL_METRICS, LOCK, MODEL, MODELS, PIPELINE, TRAIN_METRICS
+from tools.common.paths import (
+    DATA_METRICS,
+    EVAL_METRICS,
+    EVALUATION_DETAILS,
+    LOCK,
+    MODEL,
+    MODELS,
+    PARAMS,
+    PIPELINE,
+    PRESETS,
+    SOURCES,
+    TRAIN_METRICS,
+)
 
 CODE = ("src/", "requirements")  # beginnings of the paths of code and of the pinned packages
 MODEL_CODE = ("src/lm/model", "src/lm/tokenizer")  # through which text and weights go when a model is used
@@ -32,6 +44,7 @@ EVALUATION = "eval"  # the stage that ends a run
 STAGES_LEFT_OUT = ("fetch", "audit", "plot")
 INPUTS_LEFT_OUT = ("data/models", "data/audit")
 
+RESULTS = {"train": str(MODELS), "eval": str(EVALUATION_DETAILS.parent)}  # with which a stage writes its metrics
 CONFLICT = "<<<<<<< "
 KEEP_OUR_SIDE = "run `git checkout --ours dvc.lock metrics plots && dvc repro`, then commit the merge"
 PAGE = "docs/reproducibility.md"
@@ -240,9 +253,10 @@ class Comparison:
     gpus: list[str]  # that model.json names, if nothing else differs in data/models
     num_outputs: int
     metrics: list[Difference]
-    contradictions: list[str]  # paths of outputs that the last commit has with another content than its dvc.lock says
+    contradictions: list[str]  # paths of outputs of the last commit that were edited after its run
     former_stages: list[str]  # whose outputs are of a former run, because their inputs were made again since
     changed_parameters: list[Difference]  # of the files here, since the run
+    are_changes_committed: bool  # whether the last commit has these parameters, and the dvc.lock of the run
     changed_code: list[str]  # paths of code that is not the code of the run
     numerics: Any  # train.numerics of the run in the workspace
 
@@ -274,8 +288,7 @@ class Comparison:
     def explanation(self) -> str:
         """Return why the bits differ although nothing else does, and where that is explained; "" in other cases."""
         if self.contradictions:
-            files = ", ".join(self.contradictions)
-            return f"The last commit contradicts itself: {files}: not what its own dvc.lock records."
+            return f"The last commit contradicts itself: {', '.join(self.contradictions)} was edited after the run."
         if self.is_identical or self.parameters or self.inputs:
             return ""
         if self.numerics == "fast":
@@ -310,8 +323,9 @@ def compare_with_committed() -> Comparison | None:
     # A run on a GPU has the same bits, and its model.json names the GPU.
     outputs_then = committed.hashes("outs")
     outputs = [each.name for each in differences(outputs_then, outputs_now)]
-    contradictions = [path for path in files_unlike_head(outputs_now) if path not in outputs]
-    outputs += contradictions
+    unlike_lock = [path for path in files_unlike_head(outputs_now) if path not in outputs]
+    contradictions = unlike_lock + edited_beside_results(committed, now, outputs)
+    outputs += unlike_lock
     gpus = gpus_of(read_json(MODEL)["segments"]) if str(MODELS) in outputs else []
     if gpus and hash_without_gpus() == outputs_then.get(str(MODELS)):
         outputs.remove(str(MODELS))
@@ -327,6 +341,7 @@ def compare_with_committed() -> Comparison | None:
         contradictions=contradictions,
         former_stages=now.former_stages,
         changed_parameters=changed_parameters(now),
+        are_changes_committed=not files_unlike_head([LOCK, PARAMS, PRESETS, SOURCES]),
         changed_code=changed_code(now.hashes("deps")),
         numerics=now.params.get("train.numerics"),
     )
@@ -340,10 +355,24 @@ def reject_edited_outputs(outputs: dict[str, str]) -> None:
         raise IntegrityError(f"{problem}; `python src verify` has a command to repair each")
 
 
-def files_unlike_head(paths: Iterable[str]) -> list[str]:
+def files_unlike_head(paths: Iterable[str | Path]) -> list[str]:
     """Return the files among `paths` that the last commit has with another content."""
-    changed = git("diff", "--name-only", "--relative", "HEAD", "--", *paths) or ""
+    changed = git("diff", "--name-only", "--relative", "HEAD", "--", *map(str, paths)) or ""
     return changed.splitlines()
+
+
+def edited_beside_results(committed: Lock, now: Lock, different: list[str]) -> list[str]:
+    """Return the outputs among `different` of a stage whose inputs, and whose weights or losses, are the same.
+
+    A stage writes its metrics and curves together with these, so an edit alone can make them differ.
+    """
+    edited = []
+    for name, result in RESULTS.items():
+        then = committed.stages.get(name, {})
+        has_same_inputs = then.get("deps") == now.stages.get(name, {}).get("deps")
+        if has_same_inputs and result not in different:
+            edited += [out["path"] for out in then.get("outs", ()) if out["path"] in different]
+    return edited
 
 
 def changed_parameters(recorded: Lock) -> list[Difference]:

@@ -167,11 +167,11 @@ def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[s
 
 
 def write_files(
-    args: argparse.Namespace, revision: Revision, found: Comparisons[Run], commands: list[str]
+    args: argparse.Namespace, revision: Revision, found: Comparisons[Run], commands: list[str], warning: str
 ) -> dict[int, str]:
     """Write the report and the CSV file; return the position of each listed document → some of its words.
 
-    revision: any of the runs, for the text of the documents.
+    revision: any of the runs, for the text of the documents. warning: of the runs, "" for none.
     """
     num_listed = LISTED if args.documents is None else args.documents
     listed = sorted({int(i) for comparison in found.corrected for i in comparison.most_changed(num_listed)})
@@ -181,6 +181,8 @@ def write_files(
     lines = report(found, shown, num_listed, commands)
     if args.unfinished:
         lines.insert(2, f"**{unfinished_sentence(args.unfinished)}.**\n")
+    if warning:
+        lines.insert(2, f"**{warning}.**\n")
     write_text(args.out, "\n".join([*lines, ""]))
     write_rates(args.out.with_suffix(".csv"), found.groups)
     return shown
@@ -206,12 +208,14 @@ def parameters_unlike_origin(revision: Revision) -> list[Difference]:
     return differences({name: committed.get(name, MISSING) for name in of_run}, of_run)
 
 
-def warn_of_unrun_parameters() -> None:
-    """Print a warning if the files here have other parameters than the run in the workspace."""
+def unrun_parameters(names: list[str]) -> str:
+    """Return a warning if the workspace is compared, and the files here have other parameters than its run; or ""."""
+    if WORKSPACE not in names:
+        return ""
     changed = [f"{each.name} {each.committed} → {each.now}" for each in changed_parameters(read_lock())]
-    if changed:
-        found = f"{WORKSPACE} is the last run, and {', '.join(changed)} changed since"
-        print(f"warning: {found}; `dvc repro` computes it", file=sys.stderr)
+    if not changed:
+        return ""
+    return f"{WORKSPACE} is the last run, and {', '.join(changed)} changed since; `dvc repro` computes it"
 
 
 def read_tables_and_runs(args: argparse.Namespace) -> list[AnyRun]:
@@ -236,13 +240,14 @@ def compare_revisions(args: argparse.Namespace) -> int:
     """Compare recorded runs; write the report, and print the answer. Return the status of `status_of`."""
     find_names(args)
     revisions = [Revision(name) for name in args.names]
-    if WORKSPACE in args.names:
-        warn_of_unrun_parameters()
     found = compare_runs(read_runs(revisions), options_of(args))
 
     # Write the files.
     commands = commands_for_more_seeds(groups_to_extend(found.corrected, found.confidence), args.given)
-    words = write_files(args, revisions[0], found, commands)
+    unrun = unrun_parameters(args.names)
+    words = write_files(args, revisions[0], found, commands, unrun)
+    if unrun:
+        print(f"warning: {unrun}", file=sys.stderr)
     written = f"written: {args.out}, {args.out.with_suffix('.csv').name}"
 
     # Print.

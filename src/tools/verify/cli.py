@@ -35,8 +35,16 @@ from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_sta
 from lm.core.files import read_json, sha256_file
 from lm.core.paths import RUNS
 from tools.common.arguments import count, tool_parser
-from tools.common.paths import CURVE, DOCUMENT_LOSSES, EVAL_METRICS, MODEL, PARAMS, PIPELINE, TOKENIZER
-from tools.verify.figures import AGAIN, FILES, read_losses, wrong_figure
+from tools.common.paths import (
+    CURVE,
+    DOCUMENT_LOSSES,
+    EVAL_METRICS,
+    MODEL,
+    PARAMS,
+    PIPELINE,
+    TOKENIZER,
+    TRAIN_METRICS,
+)
 from tools.verify.records import (
     Digests,
     Finding,
@@ -98,8 +106,7 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
     for link in links_of_workspace():
         if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
             yield from check_link(link, digests, outputs.make_again(link.record))
-    if not outputs.wrong & {outputs.holding(path) for path in FILES} and all(path.exists() for path in FILES):
-        yield check_figures()
+    yield from check_figures(outputs)
     if not MODEL.exists() or outputs.holding(MODEL) in outputs.wrong:
         return
     model = read_json(MODEL)
@@ -114,13 +121,20 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
             yield from check_checkpoints(RUNS / model["fingerprint"], digests)
 
 
-def check_figures() -> Finding:
-    """Check that the metrics of the evaluation follow from the losses of documents."""
-    wrong = wrong_figure(read_losses(), {})
-    if wrong:
-        path, fault = wrong
-        return Finding(str(path), fault, AGAIN)
-    return Finding(f"{EVAL_METRICS} (from {DOCUMENT_LOSSES})")
+def check_figures(outputs: "Outputs") -> Iterator[Finding]:
+    """Check that metrics follow from the files that they are made of, if these are the recorded ones."""
+    from tools.verify import figures  # DVC, pyarrow and SciPy take a second to import
+
+    def are_intact(paths: tuple[Path, ...]) -> bool:
+        return all(path.exists() and outputs.holding(path) not in outputs.wrong for path in paths)
+
+    if are_intact(figures.FILES_OF_TRAINING):
+        fault = figures.fault_of_training()
+        yield Finding(f"{TRAIN_METRICS} (from {CURVE})", fault, outputs.make_again(TRAIN_METRICS) if fault else "")
+    if are_intact(figures.FILES_OF_EVALUATION):
+        wrong = figures.wrong_figure(figures.read_losses(), {})
+        path, fault = wrong or (EVAL_METRICS, None)
+        yield Finding(f"{path} (from {DOCUMENT_LOSSES})", fault, figures.AGAIN if fault else "")
 
 
 def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:

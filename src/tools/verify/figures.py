@@ -1,4 +1,4 @@
-"""Check that the figures of the evaluation follow from its table of losses."""
+"""Check that metrics follow from what they are made of: the evaluation from its losses, training from its curve."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +8,12 @@ import numpy as np
 from lm.core.files import read_json, read_parquet
 from lm.evaluate.documents import metrics_of, summarize_file, summarize_sections, summarize_sources
 from tools.common.parameters import differences
-from tools.common.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS
+from tools.common.paths import CURVE, DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS, TRAIN_METRICS
+from tools.common.runs import read_curve
 
 AGAIN = "run `dvc repro -f eval`"
-FILES = (DOCUMENT_LOSSES, EVALUATION_DETAILS, EVAL_METRICS)
+FILES_OF_EVALUATION = (DOCUMENT_LOSSES, EVALUATION_DETAILS, EVAL_METRICS)
+FILES_OF_TRAINING = (CURVE, TRAIN_METRICS)
 
 
 def read_losses() -> dict[str, np.ndarray]:
@@ -34,3 +36,11 @@ def wrong_figure(losses: Mapping[str, np.ndarray], windows: Mapping[str, int]) -
     for name, must_be, found in differences(metrics_of(details), read_json(EVAL_METRICS)):
         return EVAL_METRICS, f"{name} is {found}; by {EVALUATION_DETAILS} it must be {must_be}"
     return None
+
+
+def fault_of_training() -> str | None:
+    """Return why the metrics of training do not follow from its curve, None if they do."""
+    losses = [row["val_loss"] for row in read_curve(CURVE).values()]
+    lowest = min(losses, key=float, default="missing")
+    found = f"{read_json(TRAIN_METRICS)['val_loss']:.8g}"  # as `write_csv` writes it
+    return None if found == lowest else f"val_loss is {found}; by {CURVE} it must be {lowest}"
