@@ -19,7 +19,15 @@ from support.stages import change_params
 from support.texts import sentences, write_sentences
 
 FETCH = ["--raw", "raw"]
-LOCAL = {"kind": "local", "include": "**/*", "column": "text", "encoding": "utf-8", "separator": None, "split": None}
+LOCAL = {
+    "kind": "local",
+    "include": "**/*",
+    "exclude": None,
+    "column": "text",
+    "encoding": "utf-8",
+    "separator": None,
+    "split": None,
+}
 A = sentences(7, seed=1)
 B = sentences(7, seed=2)
 TRAIN_OF_A, VALIDATION_OF_A = A[:5], A[5:]

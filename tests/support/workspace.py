@@ -18,7 +18,8 @@ from support.warm_python import WARM_PROGRAMS
 SMALL_TEXT = "data/local/small.jsonl"
 SMALL_SOURCE = {
     "fetch": {
-        "kind": "local", "include": "small.jsonl", "column": "text", "encoding": "utf-8", "separator": None,
+        "kind": "local", "include": "small.jsonl", "exclude": None, "column": "text", "encoding": "utf-8",
+        "separator": None,
         "split": {
             "validation_fraction": 0.1, "test_documents": None, "max_shared_fraction": 0.1,
             "near_duplicates": {"threshold": 0.7, "ngram_words": 5, "num_permutations": 64, "rule": 2},

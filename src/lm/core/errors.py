@@ -174,7 +174,7 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
             traceback.print_exception(raised)
         error = _as_user_error(raised)
         say("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
-        if isinstance(error, ParamsError) and (advice := _advice_on_parameters()):
+        if isinstance(error, ParamsError | DataError) and (advice := _advice_on_parameters()):
             say(advice, file=sys.stderr)
         return error.exit_code
 

@@ -9,8 +9,8 @@ from typing import TextIO
 def say(text: str, file: TextIO | None = None) -> None:
     """Print a line on standard output, or on `file`; if it cannot be written, go on without it.
 
-    The reader of a pipe may have ended, as `tee` does at Ctrl-C, a terminal may be closed, a log's disk full. What is
-    printed on that stream later goes nowhere.
+    The reader of a pipe may have ended, as `tee` does at Ctrl-C; a terminal may be closed; the disk of a log may be
+    full. Later lines on that stream are dropped.
     """
     stream = file or sys.stdout
     try:
@@ -20,7 +20,7 @@ def say(text: str, file: TextIO | None = None) -> None:
 
 
 def send_to_nowhere(stream: TextIO) -> None:
-    """Send the rest of a stream, its buffer included, to the null device."""
+    """Send the rest of a stream, with what is in its buffer, to the null device."""
     with contextlib.suppress(OSError, ValueError):  # a stream of another kind has no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

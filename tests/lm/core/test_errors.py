@@ -201,7 +201,8 @@ def test_other_clones_run_experiments(tmp_path, monkeypatch, capsys, where, is_s
     ("error", "where", "is_advised"),
     [
         (errors.ParamsError("a"), ".", True),
-        (errors.DataError("a"), ".", False),
+        (errors.DataError("a"), ".", True),
+        (errors.EnvironmentFailure("a"), ".", False),
         (errors.ParamsError("a"), ".dvc/tmp/exps/t", False),
     ],
 )

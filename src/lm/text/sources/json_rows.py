@@ -71,11 +71,14 @@ def _text_of(row: Any, column: str, place: str) -> str | None:
             found = list(_paths_of_texts(row))
             problem = f"{place} has no text in {column!r}"
             if not found:
-                remedy = "convert each row to one string, such as the messages of a chat"
+                remedy = "convert each row, such as the messages of a chat, to one string"
                 raise DataError(f"{problem} nor in another field; {remedy}")
             raise DataError(f"{problem} but {', '.join(found)}; set {COLUMN} to one of them")
     if not isinstance(value, str):
-        raise DataError(f"{place} holds {type(value).__name__}; it must hold a string, or one in {column!r}")
+        kind = type(value).__name__
+        if isinstance(row, dict):
+            raise DataError(f"{place} holds {kind} in {column!r}; convert each row to one string")
+        raise DataError(f"{place} holds {kind}; it must hold a string, or an object with one in {column!r}")
     return value
 
 

@@ -43,21 +43,28 @@ class LocalPath:
 
 @dataclasses.dataclass(frozen=True)
 class LocalFetch:
-    """Which files below local.path are read (`include`, a glob), how, and what is for validation and test."""
+    """Which files below local.path are read (the globs `include` and `exclude`), how, and what is for each split."""
 
     kind: Literal["local"]
     include: str
+    exclude: str | None  # None: no file
     column: str
     encoding: str
     separator: str | None
     split: SplitParams | None
 
     def __post_init__(self):
-        parts = PurePosixPath(self.include).parts
-        is_below = parts and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
-        require(is_below, "include", repr(self.include), "a glob below local.path such as '**/*.txt'")
+        for name, glob in (("include", self.include), ("exclude", self.exclude)):
+            wanted = "a glob below local.path such as '**/*.txt'"
+            require(glob is None or is_glob_below(glob), name, repr(glob), wanted)
         require(is_text_encoding(self.encoding), "encoding", repr(self.encoding), "one of Python's, such as utf-8")
         require(self.separator != "", "separator", "empty", "a string, or null for one document per file")
+
+
+def is_glob_below(glob: str) -> bool:
+    """Return whether a glob names files below a folder, as pathlib reads it."""
+    parts = PurePosixPath(glob).parts
+    return bool(parts) and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
 
 
 def is_text_encoding(name: str) -> bool:
@@ -87,7 +94,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
     With `split`, clusters of near-duplicates are chosen for validation and test by the SHA-256 of their texts,
     the same ones on every machine and for all file names. Without it the only split is `text`, cut by the slices.
     """
-    files = find_files(path, fetch.include)
+    files = find_files(path, fetch.include, fetch.exclude)
     findings = Findings()
     chars_by_suffix: dict[str, Counter[str]] = {}
     if fetch.split is None:
@@ -170,7 +177,7 @@ class Findings:
             print(f"warning: sources.local.fetch.separator is {separator!r}, {where}; {remedy}", file=sys.stderr)
 
 
-def find_files(path: Path, include: str) -> list[Path]:
+def find_files(path: Path, include: str, exclude: str | None = None) -> list[Path]:
     """Return the files in path order, without those whose names, or those of their folders, begin with a dot or _.
 
     Arrow and Spark leave out the same names, which programs give to files of their own: _SUCCESS, _metadata,
@@ -183,7 +190,7 @@ def find_files(path: Path, include: str) -> list[Path]:
         raise DataError(f"local.path is {path}, which does not exist; put text there or change the path")
 
     # Sort out the names that begin with a dot or with _, and files of systems.
-    matching = set(path.glob(include))
+    matching = set(path.glob(include)) - set(path.glob(exclude) if exclude else [])
     files = []
     left_out = []
     of_systems = []
@@ -202,7 +209,8 @@ def find_files(path: Path, include: str) -> list[Path]:
             found.append(file)
 
     if not files:
-        raise DataError(f"{path}: no file matches {include!r} (sources.local.fetch.include); put text there")
+        what = f"{include!r} without {exclude!r}" if exclude else f"{include!r}"
+        raise DataError(f"{path}: no file matches {what} (sources.local.fetch.include); {_other_files(path, include)}")
     if left_out:
         found = f"{len(left_out)} files are left out because their names or folders begin with _, first {left_out[0]}"
         print(f"warning: {found}; to read them, rename them", file=sys.stderr)
@@ -210,6 +218,15 @@ def find_files(path: Path, include: str) -> list[Path]:
         found = f"{len(of_systems)} files are left out because the operating system or DVC wrote them"
         print(f"warning: {found}, first {of_systems[0]}", file=sys.stderr)
     return files
+
+
+def _other_files(path: Path, include: str) -> str:
+    """Return what to do about a folder that has no file of a glob."""
+    suffixes = {suffix_of(file) or "no suffix" for file in path.rglob("*") if file.is_file()}
+    if not suffixes:
+        return "put text there"
+    reads_subfolders = "" if "/" in include else f"; **/{include} reads subfolders, too"
+    return f"it has files with {', '.join(sorted(suffixes)[:MAX_LISTED])}{reads_subfolders}"
 
 
 def _reject_link(file: Path) -> None:
@@ -309,7 +326,7 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
             raise EnvironmentFailure(f"{path}: does not fit into memory; cut it into smaller files") from None
         findings.add(file, num_documents)
     if len(problems) == 1:
-        raise DataError(f"{problems[0]}, or leave it out: begin its name with _")
+        raise DataError(f"{problems[0]}, or leave it out by sources.yaml:sources.local.fetch.exclude")
     if problems:
         raise DataError("\n".join(_list_problems(problems, len(files))))
 
@@ -322,5 +339,5 @@ def _list_problems(problems: list[str], num_files: int) -> list[str]:
     if len(remedies) == 1:
         listed = [problem.partition("; ")[0] for problem in listed]
         remedy = remedies.pop() or remedy
-    what_to_do = f"{remedy}, or leave them out: begin their names with _"
+    what_to_do = f"{remedy}, or leave them out by sources.yaml:sources.local.fetch.exclude"
     return [*listed, f"local.path: {len(problems)} of {num_files} files cannot be read; {what_to_do}"]

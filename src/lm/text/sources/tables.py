@@ -8,11 +8,13 @@ writer of CSV has made are taken away: around all names of the columns, or aroun
 
 import csv
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 
 from lm.core.errors import DataError
 
 DELIMITERS = (",", "\t", ";", "|")
+NAMED_DELIMITER = re.compile(f"sep=([{''.join(DELIMITERS)}])", re.IGNORECASE)
 csv.field_size_limit(2**31 - 1)
 
 
@@ -21,17 +23,20 @@ def read_table(lines: Iterable[str], column: str, suffix: str) -> Iterator[str |
 
     `suffix`: .csv or .tsv. Raise DataError with the line.
     """
-    # Read to the first line that is not blank, which has the names.
+    # Read to the line with the names; Excel may write the delimiter on a line before it.
     lines = iter(lines)
-    head = []
-    for line in lines:
-        head.append(line)
-        if line.strip():
-            break
-    else:
+    head = _read_to_text(lines)
+    named = NAMED_DELIMITER.fullmatch(head[-1].rstrip("\n")) if head else None
+    if named:
+        head = _read_to_text(lines)
+    if not head:
         return
+
     usual = "\t" if suffix == ".tsv" else ","
-    delimiter = max((usual, *DELIMITERS), key=lambda each: len(next(csv.reader([head[-1]], delimiter=each))))
+    if named:
+        delimiter = named[1]
+    else:
+        delimiter = max((usual, *DELIMITERS), key=lambda each: len(next(csv.reader([head[-1]], delimiter=each))))
     if delimiter != "\t":
         yield from _quoted_rows(itertools.chain(head, lines), column, delimiter)
         return
@@ -40,6 +45,16 @@ def read_table(lines: Iterable[str], column: str, suffix: str) -> Iterator[str |
     num_tabs = {line.count("\t") for line in all_lines if line.strip()}
     rows = _plain_rows if len(num_tabs) == 1 and num_tabs != {0} else _quoted_rows
     yield from rows(all_lines, column, delimiter)
+
+
+def _read_to_text(lines: Iterator[str]) -> list[str]:
+    """Return the next lines up to one that is not blank, which comes last; [] if all are blank."""
+    head = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            return head
+    return []
 
 
 def _quoted_rows(lines: Iterable[str], column: str, delimiter: str) -> Iterator[str | None]:

@@ -31,6 +31,7 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 JSON_LINES = (".jsonl", ".ndjson", ".jsonlines", ".ldjson")
 TABLES = (".csv", ".tsv")
 PARQUET_MAGIC = b"PAR1"
+ZIP_MAGIC = b"PK\3\4"
 UTF_8 = "utf-8-sig"  # removes a byte-order mark
 # The mark of UTF-32 begins with that of UTF-16.
 BYTE_ORDER_MARKS = {
@@ -215,6 +216,8 @@ class TextFile:
             is_utf_16 = zeros.count(0) > len(zeros) / 2 and start.count(0) < len(start) * 0.6
             if is_utf_16 and self.encoding == UTF_8:
                 raise DataError(f"looks like {encoding} without a byte-order mark; {OTHER_ENCODING}")
+        if start.startswith(ZIP_MAGIC):
+            raise DataError("is a ZIP archive, such as .docx, .xlsx and .epub are; save it as text or CSV")
         remedy = "convert it to text, JSONL or parquet, such as a saved dataset with its method to_parquet"
         raise DataError(f"is not text but binary, or cut off, with a NUL at byte {start.find(0)}; {remedy}")
 

@@ -23,7 +23,14 @@ def split_params(validation_fraction=0.2, test_documents=None):
 
 
 def fetch_params(**changes):
-    values = {"include": "**/*", "column": "text", "encoding": "utf-8", "separator": None, "split": split_params()}
+    values = {
+        "include": "**/*",
+        "exclude": None,
+        "column": "text",
+        "encoding": "utf-8",
+        "separator": None,
+        "split": split_params(),
+    }
     return LocalFetch("local", **(values | changes))
 
 
@@ -141,7 +148,9 @@ def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, conte
 def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
     (tmp_path / "a.json").write_text(content)
 
-    with pytest.raises(DataError, match=f"a.json: .*{sentence}.*, or leave it out: begin its name with _$"):
+    with pytest.raises(
+        DataError, match=f"a.json: .*{sentence}.*, or leave it out by sources.yaml:sources.local.fetch.exclude$"
+    ):
         fetch_local(fetch_params(split=None), tmp_path / "a.json", tmp_path / "out")
 
 
@@ -413,7 +422,7 @@ def test_a_remedy_that_all_unreadable_files_have_is_named_once(tmp_path):
     assert [problem.partition(": ")[2] for problem in problems] == ["line 1 has no text in 'text' but body"] * 10
     assert what_to_do == (
         "local.path: 12 of 12 files cannot be read; set sources.yaml:sources.local.fetch.column to one of them, "
-        "or leave them out: begin their names with _"
+        "or leave them out by sources.yaml:sources.local.fetch.exclude"
     )
 
 
@@ -426,4 +435,57 @@ def test_different_remedies_stay_with_their_files(tmp_path):
     first, second, what_to_do = str(error.value).splitlines()
     assert "; set sources.yaml:" in first
     assert "; " in second
-    assert what_to_do.endswith("; correct them, or leave them out: begin their names with _")
+    assert what_to_do.endswith("; correct them, or leave them out by sources.yaml:sources.local.fetch.exclude")
+
+
+def test_a_table_whose_first_line_names_the_delimiter_is_read(tmp_path):
+    """As Excel writes it; the delimiter need not be the one that cuts the line with the names best."""
+    (tmp_path / "a.csv").write_text("\nsep=;\n\nid,a;text\n0,5;one, two\n")
+    (tmp_path / "b.tsv").write_text("sep=\t\nid\ttext\n0\tthree\n")
+    (tmp_path / "c.csv").write_text("sep=;\n")
+
+    assert documents(tmp_path / "a.csv") == ["one, two"]
+    assert documents(tmp_path / "b.tsv") == ["three"]
+    assert documents(tmp_path / "c.csv") == []
+
+
+def test_excluded_files_are_not_read(tmp_path):
+    (tmp_path / "drafts").mkdir()
+    for name in ("a.txt", "b.txt", "drafts/c.txt"):
+        (tmp_path / name).write_text(name)
+
+    assert find_files(tmp_path, "**/*.txt", "drafts/**/*") == [tmp_path / "a.txt", tmp_path / "b.txt"]
+    assert find_files(tmp_path, "**/*.txt", "b.txt") == [tmp_path / "a.txt", tmp_path / "drafts/c.txt"]
+    with pytest.raises(DataError, match=r"no file matches '\*\*/\*' without '\*\*/\*' .* it has files with .txt$"):
+        find_files(tmp_path, "**/*", "**/*")
+
+
+@pytest.mark.parametrize(
+    ("include", "said"),
+    [
+        ("*.md", r"it has files with .md, .txt; \*\*/\*.md reads subfolders, too$"),
+        ("**/*.rst", "it has files with .md, .txt$"),
+    ],
+)
+def test_a_glob_without_files_is_told_what_there_is(tmp_path, include, said):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text("a")
+    (tmp_path / "b.txt").write_text("b")
+
+    with pytest.raises(DataError, match=said):
+        find_files(tmp_path, include)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.docx", b"PK\3\4\0\0text", "is a ZIP archive, such as .docx"),
+        ("a.jsonl", b'{"text": [1]}\n', "line 1 holds list in 'text'; convert each row to one string"),
+        ("a.jsonl", b"5\n", "line 1 holds int; it must hold a string, or an object with one in 'text'"),
+    ],
+)
+def test_what_holds_no_text_is_refused_with_what_it_is(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(DataError, match=said):
+        documents(tmp_path / name)

@@ -70,7 +70,7 @@ def test_a_web_page_under_the_name_of_a_text_is_warned_of(tmp_path, capsys, name
     (source / "a.txt").write_text("words")
     (source / name).write_text("\n<!doctype HTML>\n<title>404 Not Found</title>")
 
-    manifest = fetch_local(LocalFetch("local", "**/*", "text", "utf-8", None, None), source, tmp_path / "out")
+    manifest = fetch_local(LocalFetch("local", "**/*", None, "text", "utf-8", None, None), source, tmp_path / "out")
 
     assert manifest["splits"]["text"]["documents"] == 2
     warning = f"warning: 1 of 2 files hold HTML, first {source / name}; the model learns the markup"
