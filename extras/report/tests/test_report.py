@@ -149,6 +149,18 @@ def test_another_run_is_compared_with_the_committed_one(folder):
     assert page.words.index("train.peak_lr 0.0100") < page.words.index("± is one standard error")
 
 
+def test_files_that_were_edited_after_the_run_are_not_compared(folder):
+    commit_run()
+    metrics = read_json("metrics/eval.json")
+    write_json("metrics/eval.json", metrics | {"bits_per_byte": 1.0})
+
+    page = made_page()
+
+    assert headline(page).startswith(
+        "Not compared with the committed run: metrics/eval.json: not what dvc.lock records, as after an edit"
+    )
+
+
 def test_an_evaluation_of_former_text_is_left_out(folder):
     """As after `dvc repro audit` on other text."""
     lock = read_yaml("dvc.lock")
