@@ -20,8 +20,9 @@ from lm.core.git import git
 from lm.core.params import read_yaml
 from tools.common import paths
 from tools.common.arguments import tool_parser
+from tools.common.committed import compare_with_committed
 from tools.common.environment import versions
-from tools.common.lock import compare_with_committed, read_lock, read_timing
+from tools.common.lock import read_lock, read_timing
 from tools.common.parameters import Difference, flatten, selected_presets
 
 PICTURES = {  # drawn by the stage plot → caption

@@ -18,7 +18,8 @@ from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
 from lm.evaluate.documents import metrics_of
 from tools.common.arguments import tool_parser
-from tools.common.lock import Comparison, compare_with_committed, read_timing
+from tools.common.committed import Comparison, compare_with_committed
+from tools.common.lock import read_timing
 from tools.common.parameters import Difference, differences
 from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
 
@@ -209,7 +210,7 @@ def main(argv: list[str]) -> None:
     except EnvironmentFailure as error:  # git cannot read the repository
         comparison = None
         reason = str(error)
-    if EVALUATION_DETAILS.exists() and not (comparison and comparison.former_stages):
+    if EVALUATION_DETAILS.exists():
         reject_wrong_metrics()
     if args.json:
         print_json(SCHEMA, record(comparison, reason))

@@ -40,7 +40,8 @@ from lm.core.params import parse_yaml
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.common.arguments import count, tool_parser
-from tools.common.lock import changed_parameters, read_lock
+from tools.common.committed import changed_parameters
+from tools.common.lock import read_lock
 from tools.common.parameters import MISSING, Difference, differences, flatten
 from tools.common.paths import PARAMS, PRESETS, SOURCES, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.reports import previews
