@@ -393,6 +393,7 @@ def test_a_score_of_a_former_run_is_not_printed(capsys):
 
     assert "Not scored: train, eval, plot did not run on the present inputs yet; run `dvc repro`." in lines
     assert not any("bits per byte" in line for line in lines)
+    assert_next(lines, "  dvc repro ", REPORT)
 
 
 def test_weights_that_were_not_trained_here_are_said_to_come_from_the_cache(capsys):

@@ -449,7 +449,15 @@ def test_a_table_whose_first_line_names_the_delimiter_is_read(tmp_path):
     assert documents(tmp_path / "c.csv") == []
 
 
-def test_excluded_files_are_not_read(tmp_path):
+def test_fetch_leaves_out_excluded_files(tmp_path):
+    source = write_files(tmp_path / "in", {"a.txt": "one", "b.txt": "two"})
+
+    fetch_local(fetch_params(exclude="a.*", split=None), source, tmp_path / "out")
+
+    assert texts_of(tmp_path / "out", "text") == ["two"]
+
+
+def test_excluded_files_are_not_found(tmp_path):
     (tmp_path / "drafts").mkdir()
     for name in ("a.txt", "b.txt", "drafts/c.txt"):
         (tmp_path / name).write_text(name)
