@@ -111,6 +111,14 @@ def test_a_run_of_a_table_may_have_no_seed(tables, capsys):
     )
 
 
+def test_the_noise_of_a_single_run_asks_for_no_group(tables, capsys):
+    Path("t.csv").write_text("run,document,nats,utf8_bytes\na,x,1,1\n")
+
+    main(["noise", "t.csv"])
+
+    assert "column group" not in capsys.readouterr().out
+
+
 def test_a_command_that_is_interrupted_ends_without_a_traceback(tables, monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt

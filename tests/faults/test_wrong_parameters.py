@@ -133,6 +133,7 @@ HUB_TOKENIZER = {"kind": "huggingface", "repo": "../n", "revision": "main"}
         ("fetch", FETCH, hub_source(repo="o/n; touch pwned"), f"{FETCH}.repo"),
         ("fetch", FETCH, hub_source(revision=" "), f"{FETCH}.revision"),
         ("fetch", f"{FETCH}.include", "../*", f"{FETCH}.include"),
+        ("fetch", f"{FETCH}.exclude", "/etc/*", f"{FETCH}.exclude"),
         ("make_tokenizer", "tokenizers.bpe", HUB_TOKENIZER, "tokenizers.bpe.repo"),
     ],
 )
