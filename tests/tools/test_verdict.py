@@ -234,10 +234,11 @@ def test_metrics_and_curves_that_differ_beside_equal_losses_and_weights_were_edi
     assert f"The last commit contradicts itself: {path} was edited after the run." in lines
 
 
-def test_other_code_may_write_another_curve_beside_equal_weights(capsys):
+@pytest.mark.parametrize("change", [other_code, train_with(log_every_tokens=7)])
+def test_other_code_or_parameters_may_write_another_curve_beside_equal_weights(capsys, change):
     curve = Path("plots/validation.csv")
     curve.write_text(curve.read_text().replace("val_loss", "loss"))
-    change_lock(record_outputs, other_code)
+    change_lock(record_outputs, change)
 
     lines = printed(capsys)
 

@@ -158,14 +158,15 @@ def files_unlike_head(paths: Iterable[str | Path]) -> list[str]:
 
 
 def edited_beside_results(committed: Lock, now: Lock, different: list[str]) -> list[str]:
-    """Return the outputs among `different` of a stage whose inputs, and whose weights or losses, are the same.
+    """Return the outputs among `different` of a stage whose inputs, parameters, and weights or losses are the same.
 
     A stage writes its metrics and curves together with these, so an edit alone can make them differ.
     """
     edited = []
     for name, result in RESULTS.items():
         then = committed.stages.get(name, {})
-        has_same_inputs = then.get("deps") == now.stages.get(name, {}).get("deps")
+        here = now.stages.get(name, {})
+        has_same_inputs = all(then.get(kind) == here.get(kind) for kind in ("deps", "params"))
         if has_same_inputs and result not in different:
             edited += [out["path"] for out in then.get("outs", ()) if out["path"] in different]
     return edited
