@@ -182,7 +182,7 @@ def parser_of(module: str) -> argparse.ArgumentParser:
 
 
 def reject_unexplained(parser: argparse.ArgumentParser) -> None:
-    """Exit with a message if an argument of a command or of a subcommand has no help text."""
+    """Exit with a message if an argument of a command, or of one of its subcommands, lacks a help text."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():

@@ -16,11 +16,11 @@ from lm.core.errors import EnvironmentFailure, IntegrityError, exit_with_status
 from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
-from lm.evaluate.documents import metrics_of
 from tools.common.arguments import tool_parser
 from tools.common.committed import Comparison, compare_with_committed
+from tools.common.figures import fault_of_metrics
 from tools.common.lock import read_timing
-from tools.common.parameters import Difference, differences
+from tools.common.parameters import Difference
 from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
 
 SCHEMA = "reprolm.verdict/1"
@@ -45,13 +45,6 @@ def score() -> dict:
         "standard_error": metrics.get("bpb_se"),
         "documents": documents,
     }
-
-
-def reject_wrong_metrics() -> None:
-    """Raise IntegrityError unless the metrics follow from the details of the evaluation."""
-    for name, must_be, found in differences(metrics_of(read_json(EVALUATION_DETAILS)), read_json(EVAL_METRICS)):
-        problem = f"{name} is {found}; by {EVALUATION_DETAILS} it must be {must_be}"
-        raise IntegrityError(f"{EVAL_METRICS}: {problem}; `python src verify` has a command to repair it")
 
 
 def caveats(comparison: Comparison) -> list[str]:
@@ -210,8 +203,9 @@ def main(argv: list[str]) -> None:
     except EnvironmentFailure as error:  # git cannot read the repository
         comparison = None
         reason = str(error)
-    if EVALUATION_DETAILS.exists():
-        reject_wrong_metrics()
+    fault = fault_of_metrics() if EVALUATION_DETAILS.exists() else None
+    if fault:
+        raise IntegrityError(f"{EVAL_METRICS}: {fault}; `python src verify` has a command to repair it")
     if args.json:
         print_json(SCHEMA, record(comparison, reason))
         return

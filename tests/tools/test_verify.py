@@ -498,8 +498,8 @@ def test_a_forged_score_whose_hash_is_forged_too_does_not_follow_from_the_losses
 
     (line,) = check().wrong
 
-    losses = "data/evaluation/document_losses.parquet"
-    assert line.startswith(f"WRONG  {path} (from {losses}): bits_per_byte is 1.0; by data/evaluation/")
+    assert line.startswith(f"WRONG  {path} (from data/evaluation/")
+    assert ": bits_per_byte is 1.0; by data/evaluation/" in line
     assert command(line) == "dvc repro -f eval"
     repair(workspace, line)
     for line in check().wrong:  # pictures were made from the forged details

@@ -8,9 +8,9 @@
     python src compare losses.csv
 
 NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, `workspace` for the files in this
-folder, or a table of losses (.csv or .parquet, docs/evidence.md). The first is the baseline. Runs that differ only in
-train.seed form one group. Bits per byte compare across tokenizers. Runs evaluated on different text are rejected (exit
-code 4).
+folder, or a table of losses (.csv, .tsv or .parquet, docs/evidence.md). The first is the baseline. Runs that differ
+only in train.seed form one group. Bits per byte compare across tokenizers. Runs evaluated on different text are
+rejected (exit code 4).
 
 With at least two seeds of each side, the verdict is over seeds: the configurations differ. Otherwise it is over
 documents: these trained models differ. The answer is printed; the report on recorded runs has all tables.

@@ -39,6 +39,7 @@ from tools.common.paths import (
     CURVE,
     DOCUMENT_LOSSES,
     EVAL_METRICS,
+    EVALUATION_DETAILS,
     MODEL,
     PARAMS,
     PIPELINE,
@@ -123,7 +124,7 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
 
 def check_figures(outputs: "Outputs") -> Iterator[Finding]:
     """Check that metrics follow from the files that they are made of, if these are the recorded ones."""
-    from tools.verify import figures  # DVC, pyarrow and SciPy take a second to import
+    from tools.common import figures  # pyarrow and SciPy take a second to import
 
     def are_intact(paths: tuple[Path, ...]) -> bool:
         return all(path.exists() and outputs.holding(path) not in outputs.wrong for path in paths)
@@ -132,9 +133,12 @@ def check_figures(outputs: "Outputs") -> Iterator[Finding]:
         fault = figures.fault_of_training()
         yield Finding(f"{TRAIN_METRICS} (from {CURVE})", fault, outputs.make_again(TRAIN_METRICS) if fault else "")
     if are_intact(figures.FILES_OF_EVALUATION):
-        wrong = figures.wrong_figure(figures.read_losses(), {})
-        path, fault = wrong or (EVAL_METRICS, None)
-        yield Finding(f"{path} (from {DOCUMENT_LOSSES})", fault, figures.AGAIN if fault else "")
+        fault = figures.fault_of_details(figures.read_losses(), {})
+        yield Finding(f"{EVALUATION_DETAILS} (from {DOCUMENT_LOSSES})", fault, figures.AGAIN if fault else "")
+        if fault:
+            return
+        fault = figures.fault_of_metrics()
+        yield Finding(f"{EVAL_METRICS} (from {EVALUATION_DETAILS})", fault, figures.AGAIN if fault else "")
 
 
 def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:

@@ -6,15 +6,12 @@ from lm.core.errors import IntegrityError
 from lm.core.files import read_parquet
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
-from lm.evaluate.documents import (
-    mark_model_selection,
-    source_of_documents,
-    sum_by_document,
-)
+from lm.evaluate.documents import mark_model_selection, source_of_documents, sum_by_document
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
+from tools.common.figures import AGAIN, fault_of_details, fault_of_metrics, read_losses
 from tools.common.paths import (
     AUDIT,
     DOCUMENT_LOSSES,
@@ -25,7 +22,6 @@ from tools.common.paths import (
     TOKENIZER,
     VALIDATION,
 )
-from tools.verify.figures import AGAIN, read_losses, wrong_figure
 
 RESCORED_TOKENS = 32_768  # a few seconds for the default model; the last document may go beyond
 FAST_TOLERANCE = 1e-3  # by how much a loss in fast numerics may differ elsewhere, as a fraction of it
@@ -68,9 +64,13 @@ def rescore(seed: int) -> None:
     # Compare the table, and what follows from it.
     tolerance = 0.0 if model.numerics == "exact" else FAST_TOLERANCE
     compare_tables(recorded, again, drawn, tolerance)
-    wrong = wrong_figure(recorded, {"window_tokens": seq_len, "stride_tokens": stride})
-    if wrong:
-        raise IntegrityError(f"{wrong[0]}: {wrong[1]}; {AGAIN}")
+    windows = {"window_tokens": seq_len, "stride_tokens": stride}
+    fault = fault_of_details(recorded, windows)
+    if fault:
+        raise IntegrityError(f"{EVALUATION_DETAILS}: {fault}; {AGAIN}")
+    fault = fault_of_metrics()
+    if fault:
+        raise IntegrityError(f"{EVAL_METRICS}: {fault}; {AGAIN}")
     how = "have the recorded bits" if model.numerics == "exact" else f"are the recorded ones within {FAST_TOLERANCE:g}"
     print(f"the losses of these documents {how}; {EVALUATION_DETAILS} and {EVAL_METRICS} follow from {DOCUMENT_LOSSES}")
 
