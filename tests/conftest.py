@@ -6,4 +6,5 @@ from support.fixtures import (  # noqa: F401
     pytest_unconfigure,
     stub_losses,
 )
+from support.process import ended_processes  # noqa: F401
 from support.project import committed, finished, finished_commit, pipeline, project_files  # noqa: F401

@@ -10,9 +10,9 @@ import pytest
 import train as train_stage
 from lm.train.ranks import SINGLE_PROCESS
 from support import ROOT
+from support.process import CAP_S, started, wait_for
 from support.refusal import refused
 from support.stages import change_params, module_and_arguments, outputs_of, run_here, work_in_copy
-from support.train_cases import wait_for
 from support.workspace import Workspace
 
 CODE = "src/lm/core/errors.py"
@@ -113,14 +113,12 @@ def run_and_edit(workspace: Workspace, names: list[str], *options: str) -> subpr
     """Run an experiment with another seed; edit the workspace while it trains."""
     command = ["dvc", "exp", "run", "-n", "tried", "-S", "train.seed=3", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=workspace.environment, text=True, **pipes) as process:
-        try:
-            wait_for(lambda: Path(".held.tmp").exists() or process.poll() is not None, 300)
-            for name in names:
-                edit(name)
-        finally:
-            Path(".go.tmp").touch()
-        out, err = process.communicate()
+    process = started(*command, env=workspace.environment, text=True, **pipes)
+    wait_for(lambda: Path(".held.tmp").exists() or process.poll() is not None)
+    for name in names:
+        edit(name)
+    Path(".go.tmp").touch()
+    out, err = process.communicate(timeout=CAP_S)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 

@@ -12,8 +12,8 @@ import psutil
 import pytest
 import yaml
 
+from support.process import CAP_S, started, wait_for
 from support.stages import STAGES, TINY, module_and_arguments, write_texts
-from support.train_cases import wait_for
 from support.workspace import Workspace
 
 
@@ -35,11 +35,12 @@ def start_repro(workspace: Workspace, stage: str) -> subprocess.Popen:
     """
     real_programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with open(workspace.folder / "repro.txt", "w") as file:
-        return subprocess.Popen(
-            ["dvc", "repro", stage],
+        return started(
+            "dvc",
+            "repro",
+            stage,
             cwd=workspace.folder,
             env=workspace.environment | {"PATH": real_programs},
-            start_new_session=True,
             stdout=file,
             stderr=subprocess.STDOUT,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -109,7 +110,7 @@ def test_a_failed_or_interrupted_or_killed_stage_is_not_recorded_and_one_command
     repro = start_repro(workspace, "fetch")
     wait_for(lambda: list(data.glob(".raw.*.tmp")))
     os.killpg(repro.pid, signal.SIGINT)
-    assert repro.wait(60) != 0
+    assert repro.wait(CAP_S) != 0
 
     # It is killed together with DVC.
     kill_in(workspace, "fetch", 0.3, group=True)

@@ -18,6 +18,7 @@ import pytest
 from lm.core.files import output_lock
 from lm.text import documents
 from lm.train import checkpoints
+from support.process import CAP_S, wait_for
 from support.refusal import files_below, refused
 from support.stages import change_params, module_and_arguments, outputs_of, run_here, write_texts
 from support.train_cases import (
@@ -33,7 +34,6 @@ from support.train_cases import (
     results,
     run_stage,
     set_runtime,
-    wait_for,
     write_slowly,
 )
 
@@ -244,7 +244,7 @@ def test_workers_end_with_a_killed_stage(tokenized_by_workers):
     stage.process.kill()
 
     assert stage.end().code == -signal.SIGKILL
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=CAP_S)
     assert alive == [], "they outlive their parent"
     assert outputs("tokenize_train") == {}
     change_params(Path(), {"tokenize.num_processes": 1}, "runtime.yaml")
@@ -357,7 +357,7 @@ def test_a_stop_whose_checkpoint_a_thread_cannot_write_says_so(only_stopping_sav
 
 @pytest.mark.parametrize("waits_for", ["the step", "the thread"])
 def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed, waits_for):
-    stage = start_and_hold(beside_training, write_slowly, 60, hold_at, 3)
+    stage = start_and_hold(beside_training, write_slowly, CAP_S, hold_at, 3)
     os.kill(stage.process.pid, signal.SIGTERM)
     wait_for(lambda: "send the signal again" in stage.err)
     if waits_for == "the thread":
@@ -365,7 +365,7 @@ def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed, waits_
         time.sleep(1)  # by now it waits for the thread
 
     os.kill(stage.process.pid, signal.SIGINT)
-    ended = stage.end(30)
+    ended = stage.end()
 
     refused(ended.code, ended.err, 130, "stopped at once (SIGINT)", "`dvc repro`")
     assert newest_step() == 0

@@ -11,11 +11,11 @@ import pytest
 
 from lm.train.checkpoints import list_checkpoints
 from support.emulation import OTHER_PROCESSORS
-from support.train_cases import ARGUMENTS, clear, make_training, only_run, results, set_runtime, wait_for
+from support.process import wait_for
+from support.train_cases import ARGUMENTS, clear, make_training, only_run, results, set_runtime
 from support.workspace import Workspace
 
 MAX_STEPS = 400
-WAIT_S = 600  # an emulated processor takes minutes to import torch and to compile the loops
 NATIVE = [sys.executable]
 
 
@@ -46,7 +46,7 @@ def train_until_killed(python: list[str], num_steps: int, **variables: str) -> N
     end = newest_step() + num_steps
     stage = start(python, **variables)
     try:
-        wait_for(lambda: newest_step() >= end or stage.poll() is not None, WAIT_S)
+        wait_for(lambda: newest_step() >= end or stage.poll() is not None)
     finally:
         processes = [stage, *stage.children(recursive=True)]
         for process in processes:

@@ -3,12 +3,11 @@
 import os
 import re
 import signal
-import subprocess
 
 import pytest
 
 from support import ROOT
-from support.train_cases import wait_for
+from support.process import started, wait_for
 from support.workspace import Workspace
 
 PRESET = "  mine: {kind: bpe, vocab_size: 300, pretokenizer: gpt2}\n"
@@ -84,9 +83,9 @@ def check_that_the_first_run_is_back(workspace: Workspace, *changes: str) -> Non
 
 def test_the_files_come_back_after_an_experiment_was_killed(workspace):
     command = ["dvc", "exp", "run", "-S", "seed=9", "-n", "killed"]
-    process = subprocess.Popen(command, cwd=workspace.folder, env=workspace.environment, start_new_session=True)
+    process = started(*command, cwd=workspace.folder, env=workspace.environment)
     metrics = workspace.folder / "metrics" / "train.json"
-    wait_for(lambda: metrics.exists() and "9" in metrics.read_text(), 120)
+    wait_for(lambda: metrics.exists() and "9" in metrics.read_text())
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert "## HEAD (no branch)" in workspace.run("git", "status", "--porcelain", "--branch").stdout

@@ -29,6 +29,7 @@ import torch
 import train as train_stage
 from lm.tokens.tokenfile import write_tokens
 from lm.train import checkpoints, fingerprint
+from support.process import AT_END, CAP_S, end_group, wait_for
 from support.stages import change_params
 from support.workspace import Workspace
 
@@ -186,27 +187,29 @@ class Stage:
     """A stage, by default train, in a process of its own, in the current directory, after `sabotage(*arguments)`.
 
     `sabotage` is a function of a module; `command` is the stage's module and its arguments. What the stage prints goes
-    to files.
+    to files. The end of the test ends the stage, and its children with it.
     """
 
     def __init__(self, sabotage: Callable | None = None, *arguments, command: tuple[str, list[str]] = TRAIN):
         start_server()
-        self._out, self._err = (Path(tempfile.mkstemp(suffix=suffix)[1]) for suffix in (".out", ".err"))
+        printed = Path(AT_END.enter_context(tempfile.TemporaryDirectory()))
+        self._out, self._err = printed / "out", printed / "err"
+        self._err.touch()
         begin = (Path.cwd(), self._out, self._err, sabotage, arguments, *command)
         self.process = SERVER.Process(target=_run_stage, args=begin)
         self.process.start()
+        AT_END.callback(self.process.join, CAP_S)
+        AT_END.callback(end_group, self.process.pid)
 
     @property
     def err(self) -> str:
         """Return what the stage has printed on stderr so far."""
         return self._err.read_text()
 
-    def end(self, timeout_s: float = 180) -> Ended:
-        """Wait for the end of the stage; kill it if it hangs."""
+    def end(self, timeout_s: float = CAP_S) -> Ended:
+        """Wait for the end of the stage."""
         self.process.join(timeout_s)
-        if self.process.exitcode is None:
-            self.process.kill()
-            raise AssertionError(f"the stage did not end within {timeout_s} s:\n{self.err}")
+        assert self.process.exitcode is not None, f"the stage did not end within {timeout_s} s:\n{self.err}"
         return Ended(self.process.exitcode, self._out.read_text(), self.err)
 
 
@@ -226,14 +229,22 @@ def check_rerun(undisturbed: dict[str, bytes], *printed: str) -> None:
 def _run_stage(
     folder: Path, out: Path, err: Path, sabotage: Callable | None, arguments: tuple, module: str, argv: list[str]
 ) -> None:
+    os.setsid()
+    threading.Thread(target=_end_with_the_tests, daemon=True).start()
     os.chdir(folder)
     os.environ.pop("DVC_ROOT", None)
     for path, descriptor in ((out, 1), (err, 2)):
-        os.dup2(os.open(path, os.O_WRONLY), descriptor)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     fingerprint.SOURCE = folder / "src"  # the copy's code counts, which tests change
     if sabotage is not None:
         sabotage(*arguments)
     sys.exit(importlib.import_module(module).main(argv))
+
+
+def _end_with_the_tests() -> None:
+    """End this stage and its children when the process of the tests has ended, even if it was killed."""
+    multiprocessing.parent_process().join()
+    os.killpg(0, signal.SIGKILL)
 
 
 def at_step(step: int, action: Callable) -> None:
@@ -249,21 +260,14 @@ def at_step(step: int, action: Callable) -> None:
 
 
 def hold_at(step: int) -> None:
-    """A sabotage: after this step the stage writes `held` and waits for `go`."""
+    """A sabotage: after this step the stage writes its process id into `held` and waits for the file `go`."""
 
     def hold() -> None:
-        Path("held").write_text(str(os.getpid()))
+        Path("held.tmp").write_text(str(os.getpid()))
+        Path("held.tmp").rename("held")
         wait_for(Path("go").exists)
 
     at_step(step, hold)
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Return once the condition holds; raise AssertionError after the time."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"waited {timeout_s} s in vain"
-        time.sleep(0.01)
 
 
 # Kills and damages.

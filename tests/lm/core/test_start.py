@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from support import ROOT
+from support.process import CAP_S, started, wait_for
 from support.refusal import refused
-from support.train_cases import wait_for
 
 STAGES = sorted(path.name for path in (ROOT / "src").glob("[a-z]*.py"))
 INTERRUPTED = "error: interrupted; run the same command again\n"
@@ -43,14 +43,14 @@ def test_an_interrupt_during_the_imports_gives_one_sentence(tmp_path, words, han
         (tmp_path / f"{package}.py").write_text(SLOW_PACKAGE)
     options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(tmp_path)}, "stderr": subprocess.PIPE}
     command = [sys.executable, ROOT / words[0], *words[1:]]
-    process = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, handler), **options)
+    process = started(*command, preexec_fn=lambda: signal.signal(signal.SIGINT, handler), **options)
     wait_for((tmp_path / "imports").exists)
 
     process.send_signal(signal.SIGINT)
     if status == 7:
         (tmp_path / "go").touch()
 
-    assert process.communicate(timeout=60)[1].decode() == message
+    assert process.communicate(timeout=CAP_S)[1].decode() == message
     assert process.returncode == status
 
 

@@ -1,0 +1,60 @@
+"""Processes that tests start: the end of a test ends them, whatever happened.
+
+Each is the leader of a group of processes, and its children are in that group.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+# The one time limit of all waits, against hanging: an event ends each of them. pytest's own limit is longer.
+CAP_S = 600
+# What is to be done at the end of the test.
+AT_END = contextlib.ExitStack()
+
+
+@pytest.fixture(autouse=True)
+def ended_processes() -> Iterator[None]:
+    """End what the test has started."""
+    yield
+    AT_END.close()
+
+
+def started(*command, **options) -> subprocess.Popen:
+    """Start a program, which ends with the test; `options` are those of Popen."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    AT_END.callback(process.wait, CAP_S)
+    AT_END.callback(end_group, process.pid)
+    return process
+
+
+def end_group(leader: int) -> None:
+    """Kill a process and the group that it leads; return once they have ended, and their locks with them."""
+    for kill in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError):
+            kill(leader, signal.SIGKILL)
+    wait_for(lambda: not living_members(leader))
+
+
+def living_members(leader: int) -> list[psutil.Process]:
+    """Return the processes of a group that run, its leader among them."""
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if leader in (process.pid, os.getpgid(process.pid)) and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process)
+    return members
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = CAP_S) -> None:
+    """Return once the condition holds; raise AssertionError after the time."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {timeout_s} s in vain"
+        time.sleep(0.01)
