@@ -1,4 +1,9 @@
-"""The blocks of docs/exact_order.md: the constants, the code and the test vectors of exact numerics."""
+"""Write docs/exact_order.md from lm.exact.order: the rules, constants, operations and test vectors of exact numerics.
+
+    PYTHONPATH=src:benchmarks python benchmarks/exact_order.py
+
+A test checks that the page is up to date.
+"""
 
 import hashlib
 import inspect
@@ -7,7 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from harness import ROOT
+from lm.core.files import write_text
 from lm.exact import order
+
+PAGE = ROOT / "docs" / "exact_order.md"
 
 # Inputs that every language can compute exactly.
 
@@ -123,51 +132,86 @@ def described(name: str, functions) -> str:
     return "\n".join([*lines, f"    sha256 {digest.hexdigest()}"])
 
 
-# The blocks.
+# The page.
+
+TEXT = """\
+# The order of every sum
+
+This page defines exact numerics: whoever computes in this order gets the bits of ReproLM, in any language and on any
+device. It is made from [order.py](../src/lm/exact/order.py). Tests hold the loops for processors and the kernels for
+GPUs to it, bit for bit (`tests/lm/exact/test_order.py`, `tests/lm/exact/test_gpu.py`). [Why exact](exact.md) says what
+this is good for.
+
+## Rules
+
+{rules}
+
+## Constants
+
+{constants}
+
+## Operations
+
+{operations}
+
+## Test vectors
+
+If you implement the operations again, compare your results with these. The inputs follow from formulas that every
+language computes exactly:
+
+{inputs}
+
+Each result has its type, its shape, and the bits of its first three numbers in hexadecimal digits. `sha256` is the
+digest of the bytes of all results of an operation, one after the other, little-endian. `adamw` returns what it updates:
+the parameters and both moments.
+
+{results}
+"""
+
+
+def page() -> str:
+    """Return docs/exact_order.md."""
+    source = inspect.getsource(order)
+    constants, *sections = source[source.index("\n# Lengths.") :].split("\n\n\n# ")
+    return TEXT.format(
+        rules=inspect.getdoc(order),
+        constants=python_block(constants),
+        operations="\n\n".join(operations(section) for section in sections),
+        inputs=inputs(),
+        results=results(),
+    )
 
 
 def python_block(source: str) -> str:
     return f"```python tested\n{source.strip()}\n```"
 
 
-def parts() -> list[str]:
-    """Return order.py without its docstring and imports: the constants, then a part for each later heading."""
-    source = inspect.getsource(order)
-    constants, *operations = source[source.index("\n# Lengths.") :].split("\n\n\n# ")
-    return [constants, *operations]
+def operations(section: str) -> str:
+    """Return the code of a section of order.py; the comment above it becomes its heading and its text."""
+    comment, code = section.split("\n", 1)
+    heading, _, text = comment.partition(". ")
+    blocks = [f"### {heading.rstrip('.')}"]
+    if text:
+        blocks.append(text)
+    blocks.append(python_block(code))
+    return "\n\n".join(blocks)
 
 
-def order_rules() -> str:
-    """docs/exact_order.md: the rules."""
-    return inspect.getdoc(order) or ""
-
-
-def order_constants() -> str:
-    """docs/exact_order.md: the constants."""
-    return python_block(parts()[0])
-
-
-def order_code() -> str:
-    """docs/exact_order.md: the operations."""
-    blocks = []
-    for part in parts()[1:]:
-        comment, code = part.split("\n", 1)
-        heading, _, text = comment.partition(". ")
-        blocks += [f"### {heading.rstrip('.')}", text, python_block(code)]
-    return "\n\n".join(block for block in blocks if block)
-
-
-def order_inputs() -> str:
-    """docs/exact_order.md: how to compute the inputs of the vectors, and which they are."""
+def inputs() -> str:
+    """Return how to compute the inputs of the vectors, and which they are."""
     helpers = [inspect.getsource(each) for each in (x, ids, first, weights, factors)]
-    source = inspect.getsource(inspect.getmodule(order_inputs))  # pyright: ignore[reportArgumentType]
+    source = inspect.getsource(inspect.getmodule(inputs))  # pyright: ignore[reportArgumentType]
     calls = source.partition("# The results of each are concatenated.\n")[2].partition("}  # fmt: skip")[0]
     calls = calls.replace("VECTORS: dict[str, Callable[[Any], Any]] =", "VECTORS =")
     return python_block("\n\n".join(helpers) + "\n\n" + calls + "}")
 
 
-def order_vectors() -> str:
-    """docs/exact_order.md: the results of the vectors."""
+def results() -> str:
+    """Return the results of the vectors."""
     with np.errstate(all="ignore"):
-        results = [described(name, Definition()) for name in VECTORS]
-    return "```text output\n" + "\n".join(results) + "\n```"
+        described_vectors = [described(name, Definition()) for name in VECTORS]
+    return "```text output\n" + "\n".join(described_vectors) + "\n```"
+
+
+if __name__ == "__main__":
+    write_text(PAGE, page())

@@ -1,7 +1,7 @@
 """README.md, docs/ and data/README.md: their code runs, and what they name exists.
 
-Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, and `output` blocks and graphs
-are written by benchmarks/pages.py. The tag of any other block is the reason why it is only parsed here: see NOT_RUN.
+Code blocks carry a tag: `run` blocks run here, `slow` blocks run under make test-slow, and `output` blocks have what a
+command printed. The tag of any other block is the reason why it is only parsed here: see NOT_RUN.
 The `run` blocks of README.md run in one shell.
 Training takes long, so the `run` blocks of a page that trains run in order under make test-slow, and its other blocks
 here too.
@@ -25,6 +25,7 @@ from lm.text.slices import AnySlice, Slice
 from lm.text.sources.kinds import AnyFetch
 from support import ROOT
 from support.workspace import Workspace
+from tools.common.parameters import flatten
 
 BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
 PAGES = [
@@ -39,7 +40,8 @@ OTHERS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "tests" / "faults" / "README.md",
 ]
-TOOLS = runpy.run_path(str(ROOT / "src" / "__main__.py"))["TOOLS"]
+MAIN = runpy.run_path(str(ROOT / "src" / "__main__.py"))
+TOOLS = MAIN["TOOLS"]
 
 
 class Block(NamedTuple):
@@ -271,6 +273,78 @@ def test_parameters_exist():
 
     for section, name in re.findall(r"`(data|tokenizer|model|local|train|eval)\.(\w+)(?=[`:=])", prose()):
         assert name in sections[section] or name in suffixes, f"{section}.{name}"
+
+
+def name_of_parameter(file: str, path: list[str]) -> str:
+    """Return the name of a parameter in docs/reference.md, where NAME stands for the name of a preset."""
+    if file in ("presets.yaml", "sources.yaml"):
+        path = [*path[:1], "NAME", *path[2:]]
+    return ".".join(path)
+
+
+def comments_of(file: str) -> dict[str, str]:
+    """Return parameter → the first comment beside it in a YAML file."""
+    path = []
+    comments = {}
+    for line in text_of(file).splitlines():
+        if match := re.match(r"((?:  )*)([\w-]+):(?:.*?\s# (.*))?", line):
+            indent, key, comment = match.groups()
+            path[len(indent) // 2 :] = [key]
+            if comment:
+                comments.setdefault(name_of_parameter(file, path), comment)
+    return comments
+
+
+@pytest.mark.parametrize("file", ["params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"])
+def test_reference_md_has_each_parameter_with_its_comment(file):
+    section = text_of("docs/reference.md").split(f"\n## {file}\n")[1].split("\n## ")[0]
+    rows = [re.split(r" (?<!\\)\| ", row.strip("| ")) for row in re.findall(r"^\| `.*", section, re.M)]
+    found = {heading.split("`")[1]: meaning.replace("\\|", "|") for heading, *_, meaning in rows}
+    comments = comments_of(file)
+    needed = {name_of_parameter(file, name.split(".")) for name in flatten(read_yaml(ROOT / file))}
+    described_elsewhere = re.compile(r"\.kind$|\.files\.|\.weights\.|^sources\.NAME\.validation\.")
+
+    assert found == {name: comments[name] for name in found}
+    assert {name for name in needed if not described_elsewhere.search(name)} <= found.keys()
+
+
+@pytest.mark.parametrize("file", ["params.yaml", "runtime.yaml"])
+def test_reference_md_has_the_committed_values(file):
+    section = text_of("docs/reference.md").split(f"\n## {file}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([\w.]+)` \| .* \| `([^`|]*)` \| ", section, re.M)
+
+    assert {name: yaml.safe_load(value) for name, value in rows} == flatten(read_yaml(ROOT / file))
+
+
+def test_reference_md_has_each_command_with_its_summary():
+    tables = text_of("docs/reference.md").split("\n## Commands: ")[1:]
+    found = {table.partition("\n")[0]: re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M) for table in tables}
+
+    assert found == {
+        goal: [(name, MAIN["summary"](module)) for name, module in tools.items()]
+        for goal, tools in MAIN["TOOLS_BY_GOAL"].items()
+    }
+
+
+def test_the_graph_of_readme_has_what_each_stage_reads():
+    """The graph leaves out what a stage reads from a stage before the last one."""
+    (graph,) = [block.code for block in BLOCKS if block.language == "mermaid"]
+    arrows = re.findall(r"(\w+) --> (\w+)", graph)
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    writers = {}
+    for name, stage in stages.items():
+        for output in [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]:
+            path = output if isinstance(output, str) else next(iter(output))
+            writers[path] = name
+
+    before = {name: set() for name in stages}
+    for name in stages:
+        for first, then in arrows:
+            if then == name:
+                before[name] |= {first} | before[first]
+        direct = {first for first, then in arrows if then == name}
+        read = {writers[path] for path in stages[name]["deps"] if path in writers}
+        assert direct <= read <= before[name], name
 
 
 def test_the_sources_that_data_md_shows_are_valid(tmp_path):

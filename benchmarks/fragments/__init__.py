@@ -1,1 +1,0 @@
-"""What `make figures` writes into the pages, by topic."""
