@@ -138,7 +138,7 @@ def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(pr
 SAVE = "torch.save"
 RENAME = "os.replace"
 # The moment of the kill, and the step from which the run goes on. A checkpoint is written under a temporary name and
-# renamed, then its record, with which it counts; what a missing sync may leave is a case of benchmarks/torture.
+# renamed, then its record, with which it counts.
 MOMENTS = {
     "while the first checkpoint is written": (in_state, 1, die_at, SAVE, 1, "during", 0),
     "while a checkpoint is written": (in_state, 3, die_at, SAVE, 1, "during", 2),
