@@ -110,13 +110,10 @@ def write_losses(path: Path) -> None:
 @exit_with_status
 def main(argv: list[str]) -> int:
     """Run what is missing of the pipeline; return the status of the command that failed, or 0."""
-    parser = tool_parser("judge_run", __doc__)
-    parser.add_argument("--compile", action="store_true", help="take no machine code from the repository")
-    args = parser.parse_args(argv)
+    tool_parser("judge_run", __doc__).parse_args(argv)
     seed, losses, repository = (read_variable(name) for name in ("SEED", "LOSSES", "REPOSITORY"))
     set_parameters(int(seed), Path(repository))
-    if not args.compile:
-        copy_compiled_loops(Path(repository))
+    copy_compiled_loops(Path(repository))
 
     # The seeds of a commit share their worktree, and so the text and the tokens.
     stages = OF_A_SEED if AUDIT.exists() else OF_ALL_SEEDS + OF_A_SEED
