@@ -14,7 +14,6 @@ from evidence.judge.decision import EMPTY, LOOKS, MOST_SEEDS, Figures, Pool, dec
 from evidence.judge.judgements import Pair, columns, judge, pools_of, read_judgements, write_judgements
 from evidence.judge.levels import FALSE_RATE, next_level, share
 from evidence.judge.night import figures_of
-from evidence.judge.picture import half_of_band, save_picture
 from evidence.runs import LossRun
 
 PAIR = Pair(
@@ -320,21 +319,3 @@ def test_each_judgement_has_the_level_after_all_before_it():
     kept = [each.is_kept for each in judgements]
     for number, judgement in enumerate(judgements):
         assert judgement.decision.level == next_level(kept[:number])
-
-
-def test_equal_judgements_give_an_equal_picture(tmp_path):
-    first = tmp_path / "first.png"
-    second = tmp_path / "second.png"
-
-    save_picture(judged_night(8), first)
-    save_picture(judged_night(8), second)
-
-    assert first.read_bytes().startswith(b"\x89PNG")
-    assert first.read_bytes() == second.read_bytes()
-
-
-def test_the_band_of_the_base_is_its_95_percent_interval_over_seeds():
-    half = half_of_band(judge([], PAIR, GAIN))
-
-    low, _ = stats.t.interval(0.95, 11, loc=0, scale=0.01 / math.sqrt(12))
-    assert half == pytest.approx(-low)

@@ -99,7 +99,6 @@ def test_a_gain_is_kept_after_as_few_seeds_as_show_it(night, capsys):
     difference = float(rows()[-1]["difference"])
     assert difference < 0
     assert f"{-difference:.4f} bits per byte better than" in printed.out
-    assert Path("judgements.png").exists()
 
 
 def test_an_undecided_judgement_prints_the_command_that_goes_on(night, capsys):

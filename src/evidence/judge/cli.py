@@ -25,13 +25,12 @@ from evidence.judge.judgements import (
     read_judgements,
 )
 from evidence.judge.night import judge_candidate, only_judge
-from evidence.judge.picture import PICTURE
 from evidence.judge.repository import commit_of_workspace, read_commit, reject_absent, reject_changed
 from evidence.judge.runs import Runner
 
 SCHEMA = "reprolm.judge/2"
 STATUS = {"keep": 0, "reject": 1, "undecided": 3}
-LEFT_OUT = (str(JUDGEMENTS), str(PICTURE))
+LEFT_OUT = (str(JUDGEMENTS),)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

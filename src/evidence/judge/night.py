@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,6 @@ from evidence.judge.judgements import (
     row_of,
     write_judgements,
 )
-from evidence.judge.picture import save_picture
 from evidence.judge.repository import Commit, own_folder
 from evidence.judge.runs import Runner, losses_of
 from evidence.runs import LossRun
@@ -98,8 +96,6 @@ def judge_once(
     judged = judge(former, pair, figures)
     former.append(judged)
     write_judgements(former)
-    if importlib.util.find_spec("matplotlib"):  # a requirement of nothing else here
-        save_picture(former)
     return judged
 
 
