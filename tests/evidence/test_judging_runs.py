@@ -335,59 +335,7 @@ def test_a_fixed_file_may_not_change_however_it_is_hidden(night, hide):
     assert "score.py differs from" in message
 
 
-# Forged tables.
-
-
-@pytest.fixture
-def recorded(night) -> list[str]:
-    """The lines of a table of two judgements that is committed."""
-    judge("HEAD~1", "--go-on")
-    commit("The rows")
-    change("GAIN = 0.02", "GAIN = 0.03", "More")
-    return Path("judgements.csv").read_text().splitlines()
-
-
-def write(lines: list[str]) -> None:
-    Path("judgements.csv").write_text("\n".join(lines) + "\n")
-
-
-def test_an_edit_of_any_column_of_a_committed_row_is_seen(recorded):
-    for column, value in enumerate(recorded[2].split(",")):
-        values = recorded[2].split(",")
-        values[column] = "0" if value != "0" else "1"
-        write([*recorded[:2], ",".join(values)])
-
-        assert judge()[0] == 4, columns()[column]
-
-
-@pytest.mark.parametrize("name", ["base", "candidate", "base_tree", "candidate_tree", "change"])
-def test_a_new_row_that_names_other_commits_or_files_is_seen(night, name):
-    judge("HEAD~1")
-    lines = Path("judgements.csv").read_text().splitlines()
-    values = lines[1].split(",")
-    others = {"base": git("rev-parse", "HEAD"), "candidate": git("rev-parse", "HEAD~1")}
-    values[columns().index(name)] = others.get(name, "0" * 40)
-    write([lines[0], ",".join(values)])
-
-    assert judge("HEAD~1")[0] == 4
-
-
-TAKEN = {
-    "the last row": lambda lines: lines[:-1],
-    "the first row": lambda lines: [lines[0], *lines[2:]],
-    "all rows": lambda lines: lines[:1],
-    "the order": lambda lines: [lines[0], lines[2], lines[1]],
-}
-
-
-def test_rows_that_were_taken_out_are_missed_also_after_a_commit(recorded):
-    for case, take in TAKEN.items():
-        write(take(recorded))
-        assert judge()[0] == 4, case
-
-        commit(case)
-        assert judge()[0] == 4, case
-        git("reset", "--quiet", "--hard", "HEAD~1")
+# What is kept.
 
 
 def test_an_edited_table_of_losses_is_refused(night):

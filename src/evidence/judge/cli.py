@@ -18,12 +18,7 @@ from pathlib import Path
 
 from evidence.errors import CandidateCrashed, EvidenceError, WrongInput
 from evidence.judge.decision import LOOKS
-from evidence.judge.judgements import (
-    JUDGEMENTS,
-    Judgement,
-    check_history,
-    read_judgements,
-)
+from evidence.judge.judgements import JUDGEMENTS, Judgement, read_judgements
 from evidence.judge.night import judge_candidate, only_judge
 from evidence.judge.repository import commit_of_workspace, read_commit, reject_absent, reject_changed
 from evidence.judge.runs import Runner
@@ -102,7 +97,6 @@ def judge(args: argparse.Namespace) -> Judgement:
     runner = read_runner(args.run, args.input)
     with only_judge():
         former = read_judgements()
-        check_history(former, LEFT_OUT)
         base = read_commit(args.base, LEFT_OUT)
         candidate = commit_of_workspace(LEFT_OUT)
         reject_absent(base, args.fixed)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from evidence.errors import Forged
 from evidence.judge.decision import DIGITS, EMPTY, Decision, Figures, Pool, decide
 from evidence.judge.levels import next_level
-from evidence.judge.repository import exists, git, read_commit
 
 JUDGEMENTS = Path("judgements.csv")
 RESTORE = f"`git restore {JUDGEMENTS}` brings the committed file back"
@@ -151,7 +150,8 @@ def write_judgements(judgements: Sequence[Judgement], path: Path = JUDGEMENTS) -
 def read_judgements(path: Path = JUDGEMENTS) -> list[Judgement]:
     """Read the file, [] if there is none.
 
-    Raise Forged if a line is not a row, or if what was decided does not follow from the rows before.
+    Raise Forged if a line is not a row, or what was decided does not follow from the rows before. A row that is missing
+    at the end is not noticed: the history of the file in Git shows it.
     """
     if not path.exists():
         return []
@@ -218,36 +218,3 @@ def reject_difference(recorded: list[str], found: list[str], where: str, source:
     for name, old, new in zip(columns(), recorded, found, strict=True):
         if old != new:
             raise Forged(f"{where}: {name} is {old}, and {source} give {new}: the file was edited; {RESTORE}")
-
-
-def check_history(judgements: Sequence[Judgement], left_out: Sequence[str], path: Path = JUDGEMENTS) -> None:
-    """Raise Forged if a committed row was taken out or edited, or a new one does not name the files of its commits.
-
-    The file only ever grows, so each commit of it, and the workspace, may add lines alone.
-    """
-    commit = ""
-    for line in git("log", "--format=%h", "--numstat", "--", str(path)).splitlines():
-        if "\t" not in line:
-            commit = line or commit
-        elif line.split("\t")[1] not in ("0", "-"):
-            raise Forged(f"{path}: commit {commit} took out or edited a row; `git revert {commit}` brings it back")
-    changed = git("diff", "--numstat", "HEAD", "--", str(path))
-    if changed and changed.split("\t")[1] != "0":
-        raise Forged(f"{path}: a committed row was taken out or edited; {RESTORE}")
-
-    num_committed = 0
-    if git("ls-tree", "HEAD", "--", str(path)):
-        num_committed = len(git("show", f"HEAD:./{path}").splitlines()) - 1
-    for judged in judgements[num_committed:]:
-        reject_other_commits(judged, left_out, f"{path}: judgement {judged.number}")
-
-
-def reject_other_commits(judged: Judgement, left_out: Sequence[str], where: str) -> None:
-    """Raise Forged if a row names other files or another message than its commits have, if this clone has them."""
-    pair = judged.pair
-    if exists(pair.base) and read_commit(pair.base, left_out).tree != pair.base_tree:
-        raise Forged(f"{where}: base_tree is not that of its commit: the file was edited; {RESTORE}")
-    if exists(pair.candidate):
-        candidate = read_commit(pair.candidate, left_out)
-        if (candidate.tree, candidate.subject) != (pair.candidate_tree, pair.change):
-            raise Forged(f"{where}: candidate_tree or change is not that of its commit: the file was edited; {RESTORE}")

@@ -23,7 +23,7 @@ from evidence.judge.cli import (
     print_judgement,
     reject_wrong_arguments,
 )
-from evidence.judge.judgements import Judgement, check_history, read_judgements
+from evidence.judge.judgements import Judgement, read_judgements
 from evidence.judge.night import judge_candidate, only_judge
 from evidence.judge.repository import Commit, commit_of_workspace, git, read_commit, reject_changed
 from evidence.judge.runs import Runner
@@ -101,7 +101,6 @@ def judge(args: argparse.Namespace) -> Judgement:
     with only_judge():
         # What is compared.
         former = read_judgements()
-        check_history(former, DECIDES_NOTHING)
         base = read_commit(args.base, DECIDES_NOTHING)
         candidate = commit_of_workspace(DECIDES_NOTHING)
         reject_changed(base, candidate, MAY_CHANGE, SCORES)
