@@ -22,7 +22,6 @@ from support.export_cases import (
     write_run,
 )
 from support.git import git
-from support.markdown import rows_of
 from support.model_cases import SHAPE
 from support.refusal import refused
 from support.stages import change_params
@@ -42,11 +41,6 @@ def card_with(exported, evaluation=EVALUATION, manifest=MANIFEST, license_id=Non
     return model_card(exported.record | record, params, figures, exported.tokenizer.eot_id, license_id)
 
 
-def one_line(text: str) -> str:
-    """Return a text with single spaces, wherever its lines end."""
-    return " ".join(text.split())
-
-
 def test_the_hub_reads_the_head_of_the_card(exported):
     from huggingface_hub import ModelCard
 
@@ -61,37 +55,20 @@ def test_the_hub_reads_the_head_of_the_card(exported):
     assert (result.dataset_name, result.dataset_split) == (SOURCE, "validation")
 
 
-def test_the_card_has_the_figures_data_and_training_of_the_records(exported):
+def test_the_card_has_the_score_the_data_and_the_parameters_of_the_records(exported):
     card = (exported.path / "README.md").read_text()
-    rows = rows_of(card)
 
-    # The loss.
-    assert "1.2346 ± 0.0432 bits per byte" in card
-    assert "95 % interval: 1.1111 to 1.4444" in card
+    # The score and the data.
+    assert "**1.2346 bits per byte**" in card
+    assert "95 % interval over documents: 1.1111 to 1.4444" in card
     assert "windows of 32 tokens that move by 16" in card
-    assert ["whole validation text", "7", "1.2346", "0.0432"] in rows
-    assert ["documents that share little with the training text", "6", "1.2500", ""] in rows
-    assert "up to 67 tokens in 9 samples" in one_line(card)
-
-    # The data and the training.
     assert "train: 9 documents, 12,345 UTF-8 bytes, 5,000 tokens" in card
     assert f"`{SOURCE}`: torch==2.13.0" in card
     assert "8.1 % are in sequences of 13 tokens" in card
-    assert "after step 10 of 20" in card
-    assert "over the training text 0.50 times" in card
 
-    # The hashes of what went in and came out.
-    hashes = {
-        "text of the training split": "ab" * 32,
-        "data/tokenizer/meta.json": exported.tokenizer.sha256,
-        "data/processed_datasets/train.bin": "a" * 64,
-        "data/processed_datasets/validation.bin": "b" * 64,
-        "data/models/best_model_params.pt": exported.record["best"]["sha256"],
-    }
-    for name, sha256 in hashes.items():
-        assert [f"`{name}`", sha256] in rows
-
-    # The parameters.
+    # How to make it again.
+    assert "`sha256sum data/models/best_model_params.pt`" in card
+    assert f"must print `{exported.record['best']['sha256']}`" in card
     (text,) = re.findall(r"```yaml\n(.*?)```", card, re.DOTALL)
     params = yaml.safe_load(text)
     assert params["models.micro"] == SHAPE
@@ -100,27 +77,19 @@ def test_the_card_has_the_figures_data_and_training_of_the_records(exported):
     assert params[f"sources.{SOURCE}"] == SOURCES["sources"][SOURCE]
 
 
-def test_a_run_without_samples_names_none(exported):
-    without_samples = {"samples": 0, "longest_copy_tokens": None}
+def test_a_checkpoint_is_made_again_by_training_to_its_step(exported):
+    record = {name: value for name, value in exported.record.items() if name != "training"}
 
-    card = card_with(exported, EVALUATION | {"samples": without_samples})
+    card = card_with(SimpleNamespace(record=record, tokenizer=exported.tokenizer), fingerprint="f")
 
-    assert "copied from the training text. Do not use it" in one_line(card)
-    assert "None" not in card
-
-
-def test_the_loss_of_each_source_of_a_mixture_is_a_row(exported):
-    sources = {"stories": {"documents": 3, "bits_per_byte": 0.5, "bits_per_byte_se": 0.01}}
-
-    card = card_with(exported, EVALUATION | {"sources": sources})
-
-    assert ["source `stories`", "3", "0.5000", "0.0100"] in rows_of(card)
+    assert "`python src verify --retrain 10 --weights early`" in card
+    assert "`sha256sum early/best_model_params.pt`" in card
 
 
 def test_the_card_says_whether_a_sequence_must_be_one_document(exported):
     for attends_across in (True, False):
         card = card_with(exported, attend_across_documents=attends_across)
-        assert ("must contain one document" in card) == (not attends_across)
+        assert ("contains one document" in card) == (not attends_across)
 
 
 def test_the_origin_of_the_text_is_not_a_path(exported):
@@ -144,39 +113,12 @@ def test_the_origin_of_the_text_is_not_a_path(exported):
     assert head["license"] == "mit"
 
 
-# What is promised about bits.
+def test_only_exact_numerics_promise_bytes_on_any_processor(exported):
+    exact = {"from_step": 0, "numerics": "exact"}
+    fast = {"from_step": 9, "numerics": "fast", "device": "cpu"}
 
-EXACT = {"from_step": 0, "numerics": "exact"}
-FAST = {"from_step": 9, "numerics": "fast", "device": "cpu"}
-
-
-def test_only_exact_numerics_promise_bytes_and_all_segments_are_named(exported):
-    promises = ["on any processor, for any number of threads", "on the same device with the same versions"]
-
-    exact = card_with(exported, segments=[EXACT])
-    mixed = card_with(exported, segments=[EXACT, FAST])
-
-    assert [each in exact for each in promises] == [True, False]
-    assert [each in mixed for each in promises] == [False, True]
-    assert "Computed with numerics exact; then numerics fast, device cpu." in mixed
-
-
-def test_the_card_names_the_processors_that_had_the_committed_bits(exported, tmp_path, monkeypatch):
-    """Each once, and only of runs that had the weights of the last step."""
-    monkeypatch.chdir(tmp_path)
-    seen = [
-        {"processor": "A 1", "how": "natively", "run": "short", "weights": "ab", "threads": 1},
-        {"processor": "A 1", "how": "natively", "run": "short", "weights": "ab", "threads": 2},
-        {"processor": "A 1", "how": "emulated as B", "run": "short", "weights": "ab", "threads": 1},
-        {"processor": "C 3", "how": "natively", "run": "short", "weights": "before", "threads": 1},
-    ]
-    write_json("metrics/golden_bits.json", {"seen_on": seen, "short": {"weights": {"5": "0", "10": "ab"}}})
-
-    of_exact = card_with(exported, segments=[EXACT])
-    of_fast = card_with(exported, segments=[FAST])
-
-    assert "had equal bits on: A 1; A 1 emulated as B.\n" in of_exact
-    assert "had equal bits on" not in of_fast
+    assert "on any processor, for any number of threads" in card_with(exported, segments=[exact])
+    assert "on the same device with the same versions" in card_with(exported, segments=[exact, fast])
 
 
 # The commit.

@@ -1,7 +1,6 @@
 """Write the model card of an exported folder, README.md, from the records of the run."""
 
 import argparse
-import math
 import re
 from pathlib import Path
 
@@ -13,21 +12,13 @@ from lm.core.git import git
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
 from tools.common import paths
-from tools.common.reports import render, table
+from tools.common.reports import render
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
-# What decides a run, in git, and a metric of it.
-TRACKED = (
-    paths.PIPELINE,
-    paths.LOCK,
-    paths.PARAMS,
-    paths.PRESETS,
-    paths.SOURCES,
-    paths.TRAIN_METRICS,
-    "requirements.txt",
-    "requirements/bits.txt",
-    "src",
-)
+DECIDES = ("*.yaml", "requirements*", "dvc.lock", "metrics", "src")  # what decides a run, and its metrics
+# Where the same parameters give the same weights.
+EXACT = "any processor, for any number of threads"
+FAST = "the same device with the same versions; elsewhere the score is about the same"
 
 
 def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
@@ -64,54 +55,27 @@ def read_json_if_there(path: Path) -> dict:
 
 
 def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int, license_id: str | None) -> str:
-    """Return README.md: how to use the model, its loss, data and training, how to make it again, its limits."""
-    # Find the run that made the weights: they are its best ones, or one of its checkpoints.
-    run = run_of(record)
-    is_checkpoint = run is not record
-    folder = Path("early") if is_checkpoint else paths.MODELS
-
-    # Describe its loss, its text and its files.
-    config = ModelConfig(**record["config"])
-    evaluation = figures["evaluation"]
-    evaluation_shown = evaluation | {"held_out": None} if is_checkpoint else evaluation
+    """Return README.md: what the model is, how to load it, its score, data and limits, how to make it again."""
     source = params["data.source"]
     sources = figures["manifest"].get("sources", {})
-    hashes = {
-        "text of the training split": figures["train"].get("source", {}).get("text_sha256"),
-        paths.TOKENIZER_META: record["tokenizer_sha256"],
-        paths.TRAIN: record["data_sha256"]["train"],
-        paths.VALIDATION: record["data_sha256"]["validation"],
-        folder / WEIGHTS: record["best"]["sha256"],
-    }
-    hash_rows = [(f"`{path}`", sha256) for path, sha256 in hashes.items() if sha256]
-
-    # Describe what computed it.
-    described = []
-    for segment in record["segments"]:
-        settings = [f"{name} {value}" for name, value in segment.items() if name != "from_step"]
-        described.append(", ".join(settings))
+    run = run_of(record)
+    is_checkpoint = run is not record
     numerics = {segment.get("numerics") for segment in record["segments"]}
-
     lines = render(
         TEMPLATE,
-        head=card_head(f"{params['model.name']}-{source}", source, sources, evaluation, license_id),
+        head=card_head(f"{params['model.name']}-{source}", source, sources, figures["evaluation"], license_id),
         model_name=params["model.name"],
         source=source,
-        config=config,
         record=record,
         eot_id=eot_id,
-        run=run,
-        weights=folder / WEIGHTS,
-        parameters=count_parameters(config)["total"],
+        is_checkpoint=is_checkpoint,
+        weights=(Path("early") if is_checkpoint else paths.MODELS) / WEIGHTS,
+        parameters=count_parameters(ModelConfig(**record["config"]))["total"],
         figures=figures,
-        evaluation=evaluation,
+        evaluation=figures["evaluation"],
         audit=figures["audit"],
-        loss_table=loss_table(evaluation_shown),
         origins=[origin(name, source) for name, source in sources.items()],
-        computed="; then ".join(dict.fromkeys(described)),
-        is_exact=numerics == {"exact"},
-        tested_on=tested_on(),
-        hashes=table(("file", "SHA-256"), hash_rows),
+        where=EXACT if numerics == {"exact"} else FAST,
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),
         **committed(run),
     )
@@ -148,25 +112,6 @@ def card_head(name: str, source: str, sources: dict, evaluation: dict, license_i
     return yaml.safe_dump(known, sort_keys=False).splitlines()
 
 
-def loss_table(evaluation: dict) -> list[str]:
-    """Return the loss of the whole text, of its sections, and of the sources of a mixture."""
-    rows = {
-        "whole validation text": evaluation,
-        "documents that share little with the training text": evaluation.get("clean"),
-        "tokens that did not select the weights": evaluation.get("held_out"),
-    }
-    for name, figures in evaluation.get("sources", {}).items():
-        rows[f"source `{name}`"] = figures
-
-    cells = []
-    for name, each in rows.items():
-        if each:
-            loss = decimals(each["bits_per_byte"])
-            standard_error = decimals(each["bits_per_byte_se"])
-            cells.append((name, f"{each['documents']:,}", loss, standard_error))
-    return table(("text", "documents", "bits per byte", "standard error"), cells)
-
-
 def origin(name: str, manifest: dict) -> str:
     """Return where the text of a source comes from, and its licence if the manifest has it; never a path."""
     clauses = [manifest.get("package") or manifest.get("repo") or f"of kind {manifest['kind']}"]
@@ -177,32 +122,13 @@ def origin(name: str, manifest: dict) -> str:
 
 
 def committed(run: dict) -> dict[str, str | None]:
-    """Return the commit whose files made a run, and where to clone it from; None where this is not known.
-
-    The commit is known if git has the files of TRACKED as they are here, and its metrics are those of the run.
-    """
+    """Return the commit whose files made a run, and where to clone it from; None where this is not known."""
     metrics = read_json_if_there(paths.TRAIN_METRICS)
-    is_ours = bool(run) and metrics.get("val_loss", math.nan) == run["best"]["val_loss"]
-    is_committed = is_ours and git("status", "--porcelain", "--", *map(str, TRACKED)) == ""
-    if not is_committed:
+    is_of_run = bool(run) and metrics.get("val_loss") == run["best"]["val_loss"]
+    if not is_of_run or git("status", "--porcelain", "--", *DECIDES) != "":
         return {"commit": None, "repository": None}
     origin_url = git("remote", "get-url", "origin") or ""
     return {"commit": git("rev-parse", "HEAD"), "repository": public_url(origin_url)}
-
-
-def tested_on() -> list[str]:
-    """Return the processors on which the test run of `python src prove` had the committed bits; [] without a record."""
-    if not paths.GOLDEN.exists():
-        return []
-    golden = read_json(paths.GOLDEN)
-    processors = []
-    for seen in golden["seen_on"]:
-        weights_by_step = golden[seen["run"]]["weights"]
-        *_, committed_weights = weights_by_step.values()
-        if seen["weights"] == committed_weights:
-            how = "" if seen["how"] == "natively" else f" {seen['how']}"
-            processors.append(f"{seen['processor']}{how}")
-    return list(dict.fromkeys(processors))
 
 
 def public_url(url: str) -> str | None:
@@ -212,10 +138,3 @@ def public_url(url: str) -> str | None:
         return f"https://{match[1]}"
     is_ssh = re.fullmatch(r"(ssh://)?git@[\w.-]+[:/][\w./~-]+", url)
     return url if is_ssh else None
-
-
-def decimals(value: float | None) -> str:
-    """Return a number with four decimals; an empty text without one."""
-    if value is None or not math.isfinite(value):
-        return ""
-    return f"{value:.4f}"
