@@ -41,7 +41,6 @@ from lm.evaluate.documents import (
     source_of_documents,
     sum_by_document,
 )
-from lm.evaluate.match_model import MatchModel, nats_with_copies
 from lm.evaluate.samples import Sample, begin_text, draw, measure, samples_record, summarize_samples, to_markdown
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
@@ -113,9 +112,8 @@ def summary_line(details: dict) -> str:
     se = details["bits_per_byte_se"] or math.nan
     documents = details["documents"]
     loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
-    copies = f"; {details['bits_per_byte_with_copies']:.4f} with copies of earlier text"
     lossy = f"; {LOSSY}" if "lossy_tokenizer" in details else ""
-    return f"validation: {loss} (standard error {se:.4f} over {documents} documents){copies}{lossy}"
+    return f"validation: {loss} (standard error {se:.4f} over {documents} documents){lossy}"
 
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:
@@ -172,10 +170,6 @@ def main(argv: list[str]) -> None:
         losses_non_overlapping, positions = non_overlapping
         by_position = loss_by_position(losses_non_overlapping, positions)
 
-        # Mix in a model that copies, whose score stands beside that of the model.
-        match_model = MatchModel(train.ids, validation.vocab_size, validation.eot_id)
-        losses_with_copies = nats_with_copies(losses, validation.ids, match_model)
-
         # Sum the losses by document.
         selected = mark_model_selection(validation, record["eval_tokens"], seq_len)
         token_bytes = tokenizer.bytes_of(validation.ids)
@@ -191,7 +185,7 @@ def main(argv: list[str]) -> None:
         # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
-        details |= make_details(documents, losses_non_overlapping, losses_with_copies)
+        details |= make_details(documents, losses_non_overlapping)
         if lost := lossy_fractions(validation.meta):
             details["lossy_tokenizer"] = lost
         details |= {"samples": summarize_samples(measures)}

@@ -6,8 +6,7 @@
 
 FILE is a text in UTF-8, or a token file X.bin with its sidecar. A token of probability p takes -log2(p) bits, so OUT
 has as many bits as the loss that `eval` reports for this text. Windows move as in `eval`, by eval.stride_fraction of
-params.yaml. The model computes in exact numerics, so that OUT can be decompressed on any processor. With --copies the
-probabilities are those of the mixture with a model that copies earlier text (bits_per_byte_with_copies of `eval`).
+params.yaml. The model computes in exact numerics, so that OUT can be decompressed on any processor.
 """
 
 import hashlib
@@ -19,13 +18,12 @@ import torch
 from tqdm import tqdm
 
 from extras.compress import files
-from extras.compress.predictions import Predictor, append, with_copies
+from extras.compress.predictions import Predictor
 from extras.compress.range_coder import Encoder
 from lm.core.errors import DataError, exit_with_status
 from lm.core.files import atomic_write
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
-from lm.evaluate.match_model import MatchModel
 from lm.exact.threads import ThreadTuner
 from lm.model.causality import check_causality
 from lm.model.score import inputs_and_targets, windows_to_score
@@ -59,9 +57,7 @@ def read_tokens(path: Path, tokenizer: Tokenizer) -> TokenFile:
 
 
 @torch.inference_mode()
-def encode(
-    predictor: Predictor, tokens: TokenFile, seq_len: int, stride: int, match_model: MatchModel | None = None
-) -> bytes:
+def encode(predictor: Predictor, tokens: TokenFile, seq_len: int, stride: int) -> bytes:
     """Return the bytes of the range coder for all tokens, each predicted as `eval` predicts it."""
     num_tokens = len(tokens.ids)
     seq_len = min(seq_len, num_tokens)
@@ -80,10 +76,8 @@ def encode(
         for row, (start, first) in enumerate(batch):
             scored = slice(first - start, seq_len)
             all_weights = predictor.weights(hidden[row, scored])
-            for token, own_weights in zip(targets[row, scored].tolist(), all_weights, strict=True):
-                weights = with_copies(own_weights, match_model)
+            for token, weights in zip(targets[row, scored].tolist(), all_weights, strict=True):
                 encoder.encode(int(weights[:token].sum()), int(weights[token]), int(weights.sum()))
-                append(match_model, token, own_weights)
         cores.adapt()
     return encoder.finish()
 
@@ -92,13 +86,11 @@ def encode(
 def main(argv: list[str]) -> None:
     """Compress a file, and print its size and the loss."""
     reads = "a text in UTF-8, or a token file X.bin with its sidecar"
-    args = files.parse("compress", __doc__, argv, reads, writes="the compressed file", can_copy=True)
+    args = files.parse("compress", __doc__, argv, reads, writes="the compressed file")
     params = read_section(PARAMS, "eval", EvalParams)
 
-    # Open the model, the text that it may copy, and the tokens.
+    # Open the model and the tokens.
     model, record, tokenizer = files.load(args.models, args.tokenizer)
-    train = files.open_train(args.train, tokenizer) if args.copies else None
-    match_model = MatchModel(train.ids, tokenizer.vocab_size, tokenizer.eot_id) if train else None
     tokens = read_tokens(args.file, tokenizer)
     num_bytes = tokenizer.count_bytes(tokens.ids)
     if num_bytes == 0:
@@ -107,12 +99,11 @@ def main(argv: list[str]) -> None:
 
     # Compress and write. The text of a model that sees the future would not come back.
     check_causality(model, tokens, record["seq_len"], 1, torch.float32)
-    payload = encode(Predictor(model), tokens, record["seq_len"], stride, match_model)
+    payload = encode(Predictor(model), tokens, record["seq_len"], stride)
     token_bytes = tokens.ids.dtype.itemsize if args.file.suffix == ".bin" else 0
     weights_digest = files.first_bytes(record["best"]["sha256"])
     content_digest = files.first_bytes(tokens.meta["sha256"])
-    train_digest = files.first_bytes(train.meta["sha256"]) if train else files.NO_DIGEST
-    header = files.Header(token_bytes, len(tokens.ids), stride, weights_digest, train_digest, content_digest)
+    header = files.Header(token_bytes, len(tokens.ids), stride, weights_digest, content_digest)
     with atomic_write(args.out) as file:
         file.write(files.join(header, payload))
 

@@ -12,25 +12,17 @@ import torch
 from tqdm import tqdm
 
 from extras.compress import files
-from extras.compress.predictions import Predictor, append, with_copies
+from extras.compress.predictions import Predictor
 from extras.compress.range_coder import Decoder
 from lm.core.errors import IntegrityError, exit_with_status
 from lm.core.files import atomic_write
 from lm.evaluate.generation import KVCache
-from lm.evaluate.match_model import MatchModel
 from lm.exact.threads import ThreadTuner
 from lm.model.score import windows_to_score
 
 
 @torch.inference_mode()
-def decode(
-    predictor: Predictor,
-    header: files.Header,
-    payload: bytes,
-    seq_len: int,
-    eot_id: int,
-    match_model: MatchModel | None = None,
-) -> list[int]:
+def decode(predictor: Predictor, header: files.Header, payload: bytes, seq_len: int, eot_id: int) -> list[int]:
     """Return the ids of all tokens."""
     ids: list[int] = []
     decoder = Decoder(payload)
@@ -42,8 +34,7 @@ def decode(
         inputs = [ids[start - 1] if start > 0 else eot_id, *ids[start:first]]
         cache = KVCache()
         for _ in range(first, start + seq_len):
-            (own_weights,) = predictor.weights(predictor.last_hidden(inputs, cache))
-            weights = with_copies(own_weights, match_model)
+            (weights,) = predictor.weights(predictor.last_hidden(inputs, cache))
             ends = weights.cumsum()
             total = int(ends[-1])
             token = int(np.searchsorted(ends, decoder.point(total), side="right"))
@@ -51,7 +42,6 @@ def decode(
             decoder.remove(int(ends[token]) - weight, weight, total)
             ids.append(token)
             inputs.append(token)
-            append(match_model, token, own_weights)
         cores.adapt()
     return ids
 
@@ -72,18 +62,8 @@ def main(argv: list[str]) -> None:
         weights = f"the weights {header.weights_digest.hex()}…, {args.models} has {weights_digest.hex()}…"
         raise IntegrityError(f"{args.file}: was compressed with {weights}; name the folder of that model as --models")
 
-    # Open the text that it copies.
-    match_model = None
-    if header.train_digest != files.NO_DIGEST:
-        train = files.open_train(args.train, tokenizer)
-        train_digest = files.first_bytes(train.meta["sha256"])
-        if train_digest != header.train_digest:
-            texts = f"copies from the tokens {header.train_digest.hex()}…, {args.train} has {train_digest.hex()}…"
-            raise IntegrityError(f"{args.file}: {texts}; name that token file as --train")
-        match_model = MatchModel(train.ids, tokenizer.vocab_size, tokenizer.eot_id)
-
     # Decompress, compare and write.
-    ids = decode(Predictor(model), header, payload, record["seq_len"], tokenizer.eot_id, match_model)
+    ids = decode(Predictor(model), header, payload, record["seq_len"], tokenizer.eot_id)
     is_text = header.token_bytes == 0
     content = tokenizer.decode_bytes(ids[:-1]) if is_text else np.array(ids, f"<u{header.token_bytes}").tobytes()
     if files.digest(content) != header.content_digest:

@@ -12,16 +12,14 @@ from lm.core.errors import IntegrityError, ParamsError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 from tools.common.arguments import tool_parser
 from tools.common.lock import warn_of_changed_code
-from tools.common.paths import MODELS, TOKENIZER, TRAIN
+from tools.common.paths import MODELS, TOKENIZER
 
 MAGIC = b"RLMC"
-VERSION = 2
-FIELDS = struct.Struct(">4sBBII8s8s8s")
+VERSION = 3
+FIELDS = struct.Struct(">4sBBII8s8s")
 DIGEST_BYTES = 8  # of a SHA-256
-NO_DIGEST = bytes(DIGEST_BYTES)
 HEADER_BYTES = FIELDS.size + DIGEST_BYTES
 
 
@@ -32,22 +30,16 @@ class Header(NamedTuple):
     num_tokens: int
     stride: int
     weights_digest: bytes
-    train_digest: bytes  # of the token file from which passages were copied; NO_DIGEST if none
     content_digest: bytes
 
 
-def parse(
-    name: str, description: str | None, argv: list[str], reads: str, writes: str, can_copy: bool = False
-) -> argparse.Namespace:
+def parse(name: str, description: str | None, argv: list[str], reads: str, writes: str) -> argparse.Namespace:
     """Read the arguments of `compress` or `decompress`; raise ParamsError if FILE or OUT cannot be one."""
     parser = tool_parser(name, description)
     parser.add_argument("file", type=Path, metavar="FILE", help=reads)
     parser.add_argument("out", type=Path, metavar="OUT", help=writes)
     parser.add_argument("--models", type=Path, default=MODELS, help=f"folder of the model ({MODELS})")
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help=f"tokenizer folder ({TOKENIZER})")
-    parser.add_argument("--train", type=Path, default=TRAIN, help=f"the text to copy from ({TRAIN})")
-    if can_copy:
-        parser.add_argument("--copies", action="store_true", help="also copy from the text so far and from --train")
     args = parser.parse_args(argv)
     if not args.file.is_file():
         raise ParamsError(f"{args.file}: is not a file; name the file to read")
@@ -66,13 +58,6 @@ def load(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, Token
     check_trained_with(tokenizer.sha256, tokenizer.folder, models, record)
     warn_of_changed_code(models)
     return model, record, tokenizer
-
-
-def open_train(path: Path, tokenizer: Tokenizer) -> TokenFile:
-    """Return the token file from which passages are copied; IntegrityError if it has another tokenizer."""
-    train = open_tokens(path)
-    check_tokenizer(train, tokenizer.sha256)
-    return train
 
 
 def digest(content: bytes) -> bytes:

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from lm.core.errors import DataError
 from lm.evaluate.generation import KVCache
-from lm.evaluate.match_model import SCALE as WEIGHT_SCALE
-from lm.evaluate.match_model import MatchModel
 from lm.exact.cpu.products import multiply, pack
 from lm.exact.functions import rows_of, softmax
 from lm.model.gemma3 import Gemma3Model
@@ -50,19 +48,3 @@ class Predictor:
         if self.model.document_start_id in inputs[1:]:
             return self.model.hidden(torch.tensor([inputs]))[:, -1]
         return self.model.hidden(torch.tensor([inputs[cache.num_tokens :]]), cache)[:, -1]
-
-
-def with_copies(weights: np.ndarray, match_model: MatchModel | None) -> np.ndarray:
-    """Return the weights (V,) int64 of the tokens, mixed with the guess of a match model, if there is one."""
-    guess = match_model.guess() if match_model else None
-    if guess is None:
-        return weights
-    mixed = weights * (WEIGHT_SCALE - guess.weight)
-    mixed[guess.token] += guess.weight * int(weights.sum())
-    return mixed
-
-
-def append(match_model: MatchModel | None, token: int, weights: np.ndarray) -> None:
-    """Tell a match model, if there is one, the next token and its probability by the weights (V,) of the model."""
-    if match_model:
-        match_model.append(token, weights[token] / weights.sum())

@@ -14,7 +14,6 @@ import eval as eval_stage
 from lm.core.files import read_json, write_json
 from lm.core.params import read_section
 from lm.evaluate.documents import mark_model_selection, sum_by_span
-from lm.evaluate.match_model import MatchModel, nats_with_copies
 from lm.evaluate.samples import draw, measure
 from lm.exact.threads import ThreadTuner
 from lm.model.score import score_tokens
@@ -191,9 +190,6 @@ def test_bits_per_byte_are_those_of_the_tokens(scored):
     assert {name: details[name] for name in expected} == expected
     assert details["bits_per_byte"] == pytest.approx(bits.sum() / num_bytes, rel=scored.rounding)
     assert details["bits_per_byte_non_overlapping"] == pytest.approx(apart / num_bytes, rel=scored.rounding)
-    match_model = MatchModel(scored.train_ids, scored.validation.vocab_size, scored.validation.eot_id)
-    with_copies = nats_with_copies(scored.overlapping, scored.validation.ids, match_model).sum() / math.log(2)
-    assert details["bits_per_byte_with_copies"] == pytest.approx(with_copies / num_bytes, rel=scored.rounding)
     assert scored.metrics["bits_per_byte"] == details["bits_per_byte"]
     assert scored.metrics["clean_bpb"] == pytest.approx(clean, rel=scored.rounding)
 

@@ -20,7 +20,6 @@ from extras.compress.files import HEADER_BYTES, load, split
 from extras.compress.predictions import SCALE, Predictor
 from lm.core.files import write_json
 from lm.evaluate.generation import KVCache
-from lm.evaluate.match_model import MatchModel, nats_with_copies
 from lm.model.score import score_tokens
 from lm.tokens.tokenfile import DTYPES, TokenFile, open_tokens, write_tokens
 from support import ROOT
@@ -181,28 +180,6 @@ def test_a_token_file_of_several_documents_comes_back(run, trained, models, dtyp
     assert bytes_of("again.bin") == bytes_of("wide.bin")
 
 
-@pytest.fixture
-def copies() -> list[str]:
-    """A file that copies from tokens.bin, and where to copy from."""
-    return ["--train", "tokens.bin"]
-
-
-def test_what_was_compressed_with_copies_comes_back(run, copies):
-    run(compress, "text", "small", "--copies", *copies)
-    run(decompress, "small", "back", *copies)
-
-    assert bytes_of("back") == TEXT.encode()
-    assert Path("small").stat().st_size < Path("text.rlmc").stat().st_size
-
-
-def test_another_text_to_copy_from_is_rejected(run, reject, trained, copies):
-    run(compress, "text", "small", "--copies", *copies)
-    write_ids(Path("other.bin"), open_tokens("tokens.bin").ids[:-1], trained.tokenizer)
-
-    reject(decompress, ["small", "back", "--train", "other.bin"], 4, "small", "other.bin has", "as --train")
-    reject(decompress, ["small", "back", "--train", "none.bin"], 4, "none.json: missing")
-
-
 def test_a_model_that_keeps_to_documents_gives_other_bytes(run):
     run(compress, "tokens.bin", "across", "--models", "data/models")
     run(compress, "tokens.bin", "own", "--models", "within")
@@ -284,24 +261,6 @@ def test_the_size_is_the_loss_that_eval_reports(run, models):
     assert len(payload) == pytest.approx(loss_bytes, rel=1e-3)
 
 
-def test_the_size_with_copies_is_what_eval_reports(run, trained):
-    """Of a text of which a part is in the training text, and a part repeats itself."""
-    words = fuzzed_texts(60, seed=4)
-    ids, _ = trained.tokenizer.encode_documents([*words, *[2 * text for text in words[:9]]])
-    train = write_ids(Path("train.bin"), ids[: len(ids) // 3], trained.tokenizer)
-    tokens = write_ids(Path("long.bin"), ids, trained.tokenizer)
-
-    run(compress, "long.bin", "plain")
-    run(compress, "long.bin", "small", "--copies", "--train", "train.bin")
-
-    _, plain = split(Path("plain"))
-    _, payload = split(Path("small"))
-    nats, _ = score_tokens(trained.model, tokens, SEQ_LEN, STRIDE, 8, torch.float32)
-    mixed = nats_with_copies(nats, ids, MatchModel(train.ids, train.vocab_size, train.eot_id))
-    assert len(payload) == pytest.approx(mixed.sum() / math.log(2) / 8, rel=1e-3)
-    assert len(payload) < 0.9 * len(plain)
-
-
 def test_what_is_printed_follows_from_the_size(run, trained):
     printed = run(compress, "tokens.bin", "small")
 
@@ -375,7 +334,6 @@ def test_a_token_file_of_another_tokenizer_is_rejected(reject, trained):
     write_ids(Path("other.bin"), np.array([1, 2]), SimpleNamespace(sidecar_entry=lambda: other))
 
     reject(compress, ["other.bin", "small"], 4, "other.bin", "made with tokenizer abab")
-    reject(compress, ["text", "small", "--copies", "--train", "other.bin"], 4, "other.bin", "made with tokenizer abab")
 
 
 @pytest.mark.parametrize(
@@ -406,14 +364,14 @@ def test_another_model_is_rejected(reject, trained, compressed):
 
 
 def test_files_of_others_and_of_other_versions_are_rejected(reject):
-    found = {b"": "`compress`", b"PK\3\4": "`compress`", b"RLMC": "must be 02", b"RLMC\1\0": "version 01"}
+    found = {b"": "`compress`", b"PK\3\4": "`compress`", b"RLMC": "must be 03", b"RLMC\1\0": "version 01"}
     for content, sentence in found.items():
         Path("other.rlmc").write_bytes(content)
 
         reject(decompress, ["other.rlmc", "back"], 4, "other.rlmc", sentence)
 
 
-IN_EACH_FIELD = [5, 6, 13, 14, 22, 30, 38, 45]
+IN_EACH_FIELD = [5, 6, 13, 14, 22, 30, 37]
 
 
 def test_a_changed_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch):
@@ -462,8 +420,7 @@ def test_the_header_names_the_weights_the_text_and_the_windows(compressed):
 
     record = json.loads(Path("data/models/model.json").read_text())
     _, stride = struct.unpack(">II", header[6:14])
-    assert header[:6] == b"RLMC\2\0"
+    assert header[:6] == b"RLMC\3\0"
     assert stride == STRIDE
     assert header[14:22].hex() == record["best"]["sha256"][:16]
-    assert header[22:30] == bytes(8)
-    assert header[30:38] == hashlib.sha256(bytes_of("text")).digest()[:8]
+    assert header[22:30] == hashlib.sha256(bytes_of("text")).digest()[:8]

@@ -102,12 +102,11 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     return summaries
 
 
-def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray, with_copies: np.ndarray) -> dict:
-    """Return the results of the whole file and of its sections; both arrays are nats (N,) of all tokens."""
+def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray) -> dict:
+    """Return the results of the whole file and of its sections; `non_overlapping` are nats (N,) of all tokens."""
     details = summarize_file(documents)
-    for name, nats in (("non_overlapping", non_overlapping), ("with_copies", with_copies)):
-        total_nats = float(nats.sum(dtype="float64"))
-        details[f"bits_per_byte_{name}"] = total_nats / math.log(2) / details["utf8_bytes"]
+    total_nats = float(non_overlapping.sum(dtype="float64"))
+    details["bits_per_byte_non_overlapping"] = total_nats / math.log(2) / details["utf8_bytes"]
     return details | summarize_sections(documents) | summarize_sources(documents)
 
 

@@ -146,7 +146,7 @@ def test_the_details_are_per_byte_with_an_interval(validation):
     documents = documents_of(validation, NONE_SELECTED, utf8_bytes=[6, 13, 5, 20])
     losses_of_one_nat = np.ones(len(IDS), np.float32)
 
-    details = make_details(documents, losses_of_one_nat, losses_of_one_nat / 4)
+    details = make_details(documents, losses_of_one_nat)
 
     bits = np.array([10, 18, 8, 42]) / LN2
     expected = ratio_interval(bits, documents["utf8_bytes"], np.random.default_rng(1))
@@ -155,7 +155,6 @@ def test_the_details_are_per_byte_with_an_interval(validation):
     assert details["bits_per_byte"] == pytest.approx(bits.sum() / 44)
     assert details["bits_per_byte_interval"] == pytest.approx([expected.low, expected.high])
     assert details["bits_per_byte_non_overlapping"] == pytest.approx(12 / LN2 / 44)
-    assert details["bits_per_byte_with_copies"] == pytest.approx(3 / LN2 / 44)
 
 
 def with_sources(validation: TokenFile, **num_documents: int) -> TokenFile:
@@ -183,7 +182,7 @@ def test_sources_with_text_are_summarized(validation):
     mixed = with_sources(validation, stories=2, ends=1, headers=1)
     documents = documents_of(mixed, NONE_SELECTED) | source_of_documents(mixed)
 
-    sources = make_details(documents, *np.ones((2, len(IDS)), np.float32))["sources"]
+    sources = make_details(documents, np.ones(len(IDS), np.float32))["sources"]
 
     assert list(sources) == ["stories", "headers"]
     stories, headers = sources.values()
