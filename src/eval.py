@@ -6,7 +6,7 @@
 
 Every token of the validation file is scored once, in float32 and in the numerics of the training, in windows of the
 training length that move by `eval.stride_fraction` of it. The tokens that selected the best model and the clean
-documents are reported apart.
+documents are reported apart. A part of the file is scored in windows that do not overlap, too.
 """
 
 import argparse
@@ -36,13 +36,13 @@ from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import (
     loss_by_position,
     make_details,
-    mark_model_selection,
+    mark_spread_windows,
     metrics_of,
     source_of_documents,
     sum_by_document,
 )
 from lm.evaluate.samples import Sample, begin_text, draw, measure, samples_record, summarize_samples, to_markdown
-from lm.evaluate.scoring import load_as_trained, score
+from lm.evaluate.scoring import NON_OVERLAPPING_WINDOWS, load_as_trained, score
 from lm.exact.threads import ThreadTuner
 from lm.model.gemma3 import Gemma3Model
 from lm.model.machine import keep_freed_memory
@@ -161,17 +161,17 @@ def main(argv: list[str]) -> None:
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
 
     with output_lock(paths.evaluation), atomic_folder(paths.evaluation) as evaluation:
-        # Score every token in overlapping windows, which give it more context, and in non-overlapping ones, which use
-        # every position equally and are the usual ones.
-        windows = f"windows of {seq_len:,}, moved by {stride:,} and {seq_len:,}"
-        print(f"scoring {len(validation.ids):,} tokens in {windows}", flush=True)
-        overlapping, non_overlapping = score(model, validation, seq_len, [stride, seq_len], cores)
-        losses, _ = overlapping
-        losses_non_overlapping, positions = non_overlapping
-        by_position = loss_by_position(losses_non_overlapping, positions)
+        # Score every token in overlapping windows, which give it more context.
+        print(f"scoring {len(validation.ids):,} tokens in windows of {seq_len:,}, moved by {stride:,}", flush=True)
+        losses, _ = score(model, validation, seq_len, stride, cores)
+
+        # Score a part in non-overlapping windows, which use every position equally and are the usual ones.
+        part = mark_spread_windows(validation, NON_OVERLAPPING_WINDOWS * seq_len, seq_len)
+        losses_by_position, positions = score(model, validation, seq_len, seq_len, cores, part)
+        by_position = loss_by_position(losses_by_position[part], positions[part])
 
         # Sum the losses by document.
-        selected = mark_model_selection(validation, record["eval_tokens"], seq_len)
+        selected = mark_spread_windows(validation, record["eval_tokens"], seq_len)
         token_bytes = tokenizer.bytes_of(validation.ids)
         documents = sum_by_document(losses, selected, token_bytes, validation.spans, utf8_bytes) | known
 
@@ -185,7 +185,7 @@ def main(argv: list[str]) -> None:
         # Summarize.
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
-        details |= make_details(documents, losses_non_overlapping)
+        details |= make_details(documents, losses[part], losses_by_position[part])
         if lost := lossy_fractions(validation.meta):
             details["lossy_tokenizer"] = lost
         details |= {"samples": summarize_samples(measures)}

@@ -131,8 +131,7 @@ def score_documents(
     """
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
     print(f"scoring {len(tokens.ids):,} tokens of {tokens.path}", file=sys.stderr, flush=True)
-    # The second stride, which eval needs, keeps the batches and so the bits of fast numerics the same.
-    (losses, _), _ = score(model, tokens, seq_len, [stride, seq_len], cores)
+    losses, _ = score(model, tokens, seq_len, stride, cores)
     selected = np.zeros(len(tokens.ids), bool)  # no token of the test split has selected a model
     return summarize_file(sum_by_document(losses, selected, token_bytes, tokens.spans, utf8_bytes))
 

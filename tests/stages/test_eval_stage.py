@@ -13,7 +13,7 @@ import torch
 import eval as eval_stage
 from lm.core.files import read_json, write_json
 from lm.core.params import read_section
-from lm.evaluate.documents import mark_model_selection, sum_by_span
+from lm.evaluate.documents import mark_spread_windows, sum_by_span
 from lm.evaluate.samples import draw, measure
 from lm.exact.threads import ThreadTuner
 from lm.model.score import score_tokens
@@ -146,6 +146,7 @@ def scored(made, tmp_path_factory, request):
         change_prompts("", "One day")
         patch.setattr(eval_stage, "measure", recording_measure)
         patch.setattr(eval_stage, "ThreadTuner", recording_tuner)
+        patch.setattr(eval_stage, "NON_OVERLAPPING_WINDOWS", 8)
         assert eval_stage.main(ARGUMENTS) == 0
 
         model, record = load_trained(MODELS, torch.device("cpu"), numerics)
@@ -167,6 +168,7 @@ def scored(made, tmp_path_factory, request):
             validation=validation,
             overlapping=overlapping,
             apart=apart,
+            part=mark_spread_windows(validation, 8 * 32, 32),
             positions=positions,
             sizes=np.array([len(text.encode()) for text in texts]),
             rounding=1e-9 if numerics == "exact" else 1e-5,  # fast products depend on the size of the batch
@@ -182,14 +184,12 @@ def test_bits_per_byte_are_those_of_the_tokens(scored):
     details = scored.details
     num_bytes = scored.sizes.sum()
     bits = document_bits(scored)
-    apart = scored.apart.sum(dtype="float64") / math.log(2)
     is_clean = (np.arange(20) % 2 == 0) & (scored.sizes > 0)  # in a section, documents without text do not count
     clean = bits[is_clean].sum() / scored.sizes[is_clean].sum()
 
     expected = {"window_tokens": 32, "stride_tokens": 8, "documents": 20, "tokens": len(scored.validation.ids)}
     assert {name: details[name] for name in expected} == expected
     assert details["bits_per_byte"] == pytest.approx(bits.sum() / num_bytes, rel=scored.rounding)
-    assert details["bits_per_byte_non_overlapping"] == pytest.approx(apart / num_bytes, rel=scored.rounding)
     assert scored.metrics["bits_per_byte"] == details["bits_per_byte"]
     assert scored.metrics["clean_bpb"] == pytest.approx(clean, rel=scored.rounding)
 
@@ -203,7 +203,7 @@ def test_the_interval_is_around_the_figure(scored):
 
 
 def test_documents_have_their_losses_and_those_of_the_windows_that_selected_the_model(scored):
-    is_selected = mark_model_selection(scored.validation, 4 * 32, 32)
+    is_selected = mark_spread_windows(scored.validation, 4 * 32, 32)
     nats = sum_by_span(scored.overlapping, scored.validation.spans)
     selection_nats = sum_by_span(scored.overlapping * is_selected, scored.validation.spans)
 
@@ -216,11 +216,24 @@ def test_the_curve_is_that_of_the_windows_which_use_every_position_equally(score
     positions, losses, counts = scored.by_position[:, :3].T
 
     assert positions.tolist() == [1, 2, 4, 8, 16, 32]
-    assert counts.sum() == len(scored.validation.ids)
-    first = scored.apart[scored.positions == 0]
-    last = scored.apart[scored.positions >= 16]
+    assert counts.tolist() == [8, 8, 16, 32, 64, 128]
+    first = scored.apart[scored.part & (scored.positions == 0)]
+    last = scored.apart[scored.part & (scored.positions >= 16)]
     assert losses[0] == pytest.approx(first.mean(dtype="float64"), rel=1e-5)
     assert losses[-1] == pytest.approx(last.mean(dtype="float64"), rel=1e-5)
+
+
+def test_the_part_in_windows_that_do_not_overlap_is_compared_with_the_same_tokens_in_those_that_do(scored):
+    found = scored.details["non_overlapping"]
+
+    assert len(scored.validation.ids) > 2 * 8 * 32
+    assert found == {
+        "tokens": 8 * 32,
+        "nats_per_token": pytest.approx(scored.apart[scored.part].mean(dtype="float64"), rel=scored.rounding),
+        "nats_per_token_overlapping": pytest.approx(
+            scored.overlapping[scored.part].mean(dtype="float64"), rel=scored.rounding
+        ),
+    }
 
 
 def test_threads_follow_the_free_cores_where_they_change_no_bit(scored):

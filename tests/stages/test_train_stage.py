@@ -17,7 +17,7 @@ import eval as eval_stage
 import train as train_stage
 from lm.core.files import read_json
 from lm.core.params import read_section
-from lm.evaluate.documents import mark_model_selection
+from lm.evaluate.documents import mark_spread_windows
 from lm.exact.threads import ThreadTuner
 from lm.model.config import ModelConfig
 from lm.model.gemma3 import count_parameters, flops_per_token
@@ -395,7 +395,7 @@ def of_documents(workspace):
 def selected_loss(model, record: dict) -> float:
     """Return the mean loss of the tokens that select the best model, as the evaluation computes it."""
     validation = open_tokens("validation.bin")
-    selected = mark_model_selection(validation, record["eval_tokens"], 32)
+    selected = mark_spread_windows(validation, record["eval_tokens"], 32)
     ((losses, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
     return losses[selected].mean()
 

@@ -15,14 +15,17 @@ from lm.tokens.tokenfile import TokenFile, sidecar_path
 from lm.tokens.windows import model_selection_starts
 
 
-def mark_model_selection(validation: TokenFile, eval_tokens: int, seq_len: int) -> np.ndarray:
-    """Return (N,) bool: the tokens that selected the best model; none where `eval_tokens` is 0, as for an import."""
-    selected = np.zeros(len(validation.ids), bool)
-    if eval_tokens:
-        starts = model_selection_starts(len(selected), eval_tokens, seq_len)
+def mark_spread_windows(validation: TokenFile, num_tokens: int, seq_len: int) -> np.ndarray:
+    """Return (N,) bool: the tokens of windows that are spread evenly over the file and have about `num_tokens`.
+
+    The model-selection tokens of a training are those for its `eval_tokens`: none for 0, as for an import.
+    """
+    marked = np.zeros(len(validation.ids), bool)
+    if num_tokens:
+        starts = model_selection_starts(len(marked), num_tokens, seq_len)
         positions = starts[:, None] + np.arange(seq_len)
-        selected[positions] = True
-    return selected
+        marked[positions] = True
+    return marked
 
 
 def sum_by_document(
@@ -102,11 +105,17 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     return summaries
 
 
-def make_details(documents: dict[str, np.ndarray], non_overlapping: np.ndarray) -> dict:
-    """Return the results of the whole file and of its sections; `non_overlapping` are nats (N,) of all tokens."""
-    details = summarize_file(documents)
-    total_nats = float(non_overlapping.sum(dtype="float64"))
-    details["bits_per_byte_non_overlapping"] = total_nats / math.log(2) / details["utf8_bytes"]
+def make_details(documents: dict[str, np.ndarray], overlapping: np.ndarray, non_overlapping: np.ndarray) -> dict:
+    """Return the results of the whole file and of its sections.
+
+    The arrays are nats (M,) of the tokens that were scored in non-overlapping windows as well.
+    """
+    both = {
+        "tokens": len(non_overlapping),
+        "nats_per_token": float(non_overlapping.mean(dtype="float64")),
+        "nats_per_token_overlapping": float(overlapping.mean(dtype="float64")),
+    }
+    details = summarize_file(documents) | {"non_overlapping": both}
     return details | summarize_sections(documents) | summarize_sources(documents)
 
 

@@ -7,7 +7,6 @@ Legend: N tokens, W windows, B of them at a time, T tokens of a window. Nats are
 """
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,63 +45,46 @@ def score_tokens(
     batch_size: int,
     dtype: torch.dtype,
     between_batches=lambda: None,
+    wanted: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each token's loss (N,) float32 in nats and its position (N,) int32 in the window that scored it.
 
-    For a model that keeps to its document, positions are those in the part of the document that the window holds.
-    `between_batches` is called after each batch.
-    """
-    return score_strides(model, tokens, seq_len, [stride], batch_size, dtype, between_batches)[0]
-
-
-def score_strides(
-    model,
-    tokens: TokenFile,
-    seq_len: int,
-    strides: list[int],
-    batch_size: int,
-    dtype: torch.dtype,
-    between_batches=lambda: None,
-    wanted: np.ndarray | None = None,
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return what `score_tokens` returns, for each stride; a window that several strides need is scored once.
-
-    With `wanted` (N,) bool, a window that scores no wanted token is left out: its losses are NaN.
+    For a model that keeps to its document, positions are those in the part of the document that the window holds. With
+    `wanted` (N,) bool, a window that scores no wanted token is left out: its losses are NaN. `between_batches` is
+    called after each batch.
     """
     num_tokens = len(tokens.ids)
     start_id = getattr(model, "document_start_id", None)
     seq_len = min(seq_len, num_tokens)
 
-    # Find out which windows each stride needs, and from which token on.
-    first_tokens: dict[int, list[tuple[int, int]]] = defaultdict(list)  # start of a window: (number of a stride, token)
-    for number, stride in enumerate(strides):
-        for start, first in windows_to_score(num_tokens, seq_len, min(stride, seq_len)):
-            if wanted is None or wanted[first : start + seq_len].any():
-                first_tokens[start].append((number, first))
+    # Choose the windows.
+    windows = []
+    for start, first in windows_to_score(num_tokens, seq_len, min(stride, seq_len)):
+        if wanted is None or wanted[first : start + seq_len].any():
+            windows.append((start, first))
 
-    # Sort the windows by the tokens at their beginning that no stride scores, so that a batch can skip about as many.
-    num_skipped = {}
-    for start, needed in first_tokens.items():
-        num_skipped[start] = min(first for _, first in needed) - start
-    starts = sorted(first_tokens, key=lambda start: (num_skipped[start], start))
+    # Sort them by the tokens at their beginning that are context only, so that a batch can skip about as many.
+    windows.sort(key=lambda window: window[1] - window[0])
 
-    # Score each window once, and copy from it what each stride needs.
-    scored = [(np.full(num_tokens, np.nan, np.float32), np.zeros(num_tokens, np.int32)) for _ in strides]
-    with tqdm(total=len(starts) * seq_len, unit="tok", unit_scale=True, desc="score", disable=None, leave=False) as bar:
-        for begin in range(0, len(starts), batch_size):
-            batch = starts[begin : begin + batch_size]
-            skip = num_skipped[batch[0]]  # the least of the batch
-            rows = window_losses(model, tokens, np.array(batch), seq_len, dtype, skip).cpu().numpy()
-            for start, row in zip(batch, rows, strict=True):
+    # Score them.
+    losses = np.full(num_tokens, np.nan, np.float32)
+    positions = np.zeros(num_tokens, np.int32)
+    with tqdm(
+        total=len(windows) * seq_len, unit="tok", unit_scale=True, desc="score", disable=None, leave=False
+    ) as bar:
+        for begin in range(0, len(windows), batch_size):
+            batch = windows[begin : begin + batch_size]
+            first_start, first_scored = batch[0]
+            skip = first_scored - first_start  # the least of the batch
+            starts = np.array([start for start, _ in batch])
+            rows = window_losses(model, tokens, starts, seq_len, dtype, skip).cpu().numpy()
+            for (start, first), row in zip(batch, rows, strict=True):
                 end = start + seq_len
-                window_positions = positions_in_window(tokens.ids[start:end], start_id)
-                for number, first in first_tokens[start]:
-                    losses, positions = scored[number]
-                    losses[first:end] = row[first - start - skip :]
-                    positions[first:end] = window_positions[first - start :]
+                losses[first:end] = row[first - start - skip :]
+                positions[first:end] = positions_in_window(tokens.ids[start:end], start_id)[first - start :]
             bar.update(len(batch) * seq_len)
             between_batches()
-    return scored
+    return losses, positions
 
 
 def positions_in_window(ids: np.ndarray, start_id: int | None) -> np.ndarray:

@@ -6,7 +6,7 @@ from lm.core.errors import IntegrityError
 from lm.core.files import read_parquet
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
-from lm.evaluate.documents import mark_model_selection, source_of_documents, sum_by_document
+from lm.evaluate.documents import mark_spread_windows, source_of_documents, sum_by_document
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
 from lm.tokenizer.load import load_tokenizer
@@ -51,11 +51,11 @@ def rescore(seed: int) -> None:
         wanted[begin:end] = True
     print(f"rescore: {len(drawn)} of {len(spans)} documents (--seed {seed})", flush=True)
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
-    ((losses, _),) = score(model, validation, seq_len, [stride], cores, wanted)
+    losses, _ = score(model, validation, seq_len, stride, cores, wanted)
 
     # Make the table of losses again, with losses for the drawn documents alone.
     audit = read_parquet(AUDIT / "contamination.parquet")
-    selected = mark_model_selection(validation, record["eval_tokens"], seq_len)
+    selected = mark_spread_windows(validation, record["eval_tokens"], seq_len)
     token_bytes = load_tokenizer(TOKENIZER).bytes_of(validation.ids)
     again = sum_by_document(losses, selected, token_bytes, spans, audit["utf8_bytes"].to_numpy())
     again["contaminated_fraction"] = audit["contaminated_fraction"].to_numpy()

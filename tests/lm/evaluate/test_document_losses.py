@@ -13,7 +13,7 @@ from lm.core.errors import IntegrityError
 from lm.evaluate.documents import (
     loss_by_position,
     make_details,
-    mark_model_selection,
+    mark_spread_windows,
     source_of_documents,
     sum_by_document,
     sum_by_span,
@@ -98,10 +98,10 @@ def test_the_marked_tokens_are_those_that_training_validates_on(num_tokens, eval
     params = Params(eval_tokens, seq_len, micro_batch_size=4)
 
     validation_loss(TrainingState(model, []), tokens, params, torch.float32)
-    selected = mark_model_selection(tokens, eval_tokens, seq_len)
+    selected = mark_spread_windows(tokens, eval_tokens, seq_len)
 
     assert np.array_equal(ids[selected], np.concatenate(model.scored))
-    assert not mark_model_selection(tokens, 0, seq_len).any(), "of an imported model"
+    assert not mark_spread_windows(tokens, 0, seq_len).any(), "of an imported model"
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,10 @@ def test_a_fifth_of_contaminated_tokens_is_not_clean(validation):
 
 def test_the_details_are_per_byte_with_an_interval(validation):
     documents = documents_of(validation, NONE_SELECTED, utf8_bytes=[6, 13, 5, 20])
-    losses_of_one_nat = np.ones(len(IDS), np.float32)
+    overlapping = np.array([1.0, 2.0, 6.0], np.float32)
+    non_overlapping = np.array([2.0, 4.0, 6.0], np.float32)
 
-    details = make_details(documents, losses_of_one_nat)
+    details = make_details(documents, overlapping, non_overlapping)
 
     bits = np.array([10, 18, 8, 42]) / LN2
     expected = ratio_interval(bits, documents["utf8_bytes"], np.random.default_rng(1))
@@ -154,7 +155,7 @@ def test_the_details_are_per_byte_with_an_interval(validation):
     assert details["held_out"]["documents"] == 4
     assert details["bits_per_byte"] == pytest.approx(bits.sum() / 44)
     assert details["bits_per_byte_interval"] == pytest.approx([expected.low, expected.high])
-    assert details["bits_per_byte_non_overlapping"] == pytest.approx(12 / LN2 / 44)
+    assert details["non_overlapping"] == {"tokens": 3, "nats_per_token": 4.0, "nats_per_token_overlapping": 3.0}
 
 
 def with_sources(validation: TokenFile, **num_documents: int) -> TokenFile:
@@ -182,7 +183,7 @@ def test_sources_with_text_are_summarized(validation):
     mixed = with_sources(validation, stories=2, ends=1, headers=1)
     documents = documents_of(mixed, NONE_SELECTED) | source_of_documents(mixed)
 
-    sources = make_details(documents, np.ones(len(IDS), np.float32))["sources"]
+    sources = make_details(documents, *np.ones((2, 3), np.float32))["sources"]
 
     assert list(sources) == ["stories", "headers"]
     stories, headers = sources.values()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.model.score import positions_in_window, score_strides, score_tokens, window_losses, windows_to_score
+from lm.model.score import positions_in_window, score_tokens, window_losses, windows_to_score
 from lm.tokens.tokenfile import TokenFile
 from support.model_cases import build
 
@@ -115,24 +115,36 @@ class PositionModel(CountingModel):
 
 @pytest.mark.usefixtures("stub_losses")
 @pytest.mark.parametrize(
-    ("strides", "num_windows", "num_targets"),
+    ("stride", "num_windows", "num_targets"),
     [
-        ([4, 8], 10, 61),
-        ([8, 8], 6, 48),
-        ([3, 8], 15, 75),
+        (8, 6, 48),
+        (4, 10, 3 * 8 + 6 * 4 + 1),  # the first batch of three skips nothing; the last window scores one token
+        (3, 12, 3 * 8 + 9 * 3),
     ],
 )
-def test_windows_that_strides_share_are_scored_once(strides, num_windows, num_targets):
+def test_tokens_that_are_context_only_are_skipped(stride, num_windows, num_targets):
     model = PositionModel()
 
-    scored = score_strides(model, stream(42), 8, strides, 3, torch.float32)
+    score_tokens(model, stream(42), 8, stride, 3, torch.float32)
 
     assert model.num_windows == num_windows
     assert model.num_targets == num_targets
-    for stride, (losses, positions) in zip(strides, scored, strict=True):
-        losses_alone, positions_alone = score_tokens(PositionModel(), stream(42), 8, stride, 2, torch.float32)
-        assert losses.tolist() == losses_alone.tolist()
-        assert positions.tolist() == positions_alone.tolist()
+
+
+@pytest.mark.usefixtures("stub_losses")
+@pytest.mark.parametrize("stride", [8, 3])
+def test_windows_without_a_wanted_token_are_left_out(stride):
+    model = PositionModel()
+    wanted = np.zeros(41, bool)
+    wanted[[9, 10, 30]] = True
+
+    losses, positions = score_tokens(model, stream(42), 8, stride, 3, torch.float32, wanted=wanted)
+
+    all_losses, all_positions = score_tokens(PositionModel(), stream(42), 8, stride, 3, torch.float32)
+    assert model.num_windows == 2
+    assert losses[wanted].tolist() == all_losses[wanted].tolist()
+    assert positions[wanted].tolist() == all_positions[wanted].tolist()
+    assert np.isnan(losses).sum() == 41 - 2 * stride
 
 
 def test_a_model_does_not_report_its_own_losses():
