@@ -34,7 +34,6 @@ TOOLS_BY_GOAL = {
         "noise": "tools.noise",
         "judge": "tools.judge.cli",
         "judge_run": "tools.judge.run",
-        "search_example": "extras.search_example.search_example",
         "score_test": "tools.score_test",
         "lm_eval": "extras.lm_eval.lm_eval",
         "score_hf": "extras.score_hf.score_hf",
