@@ -29,7 +29,7 @@ from lm.core.messages import say
 from lm.exact.threads import ThreadTuner
 from lm.model import machine
 from lm.model.causality import check_causality
-from lm.train import checkpoints, launcher, preflight, ranks, step
+from lm.train import checkpoints, preflight, ranks, step
 from lm.train.checkpoints import CheckpointWriter
 from lm.train.config import TrainRuntime, read_params, read_runtime
 from lm.train.outputs import publish, write_curves, write_metrics, write_results, write_timing
@@ -104,7 +104,7 @@ def run_stage(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, 
                 f"to train it again: {again}"
             )
         elif num_processes > 1:
-            launcher.start(num_processes, [__file__, *argv])
+            ranks.start_ranks(num_processes, [__file__, *argv], runtime.timeout_s)
         else:
             train(run, arguments, runtime, SINGLE_PROCESS, device)
         if arguments.until is None:
@@ -114,8 +114,6 @@ def run_stage(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, 
 
 def run_rank(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, world: World) -> None:
     """Train as one of several ranks; they neither read whole token files, nor take locks, nor publish results."""
-    if launcher.is_rank_of_launcher():
-        launcher.stop_with_launcher()
     params = read_params()
     device = preflight.check_run(params, world)
     run = Run.read(arguments.files, params, is_verified=True)
@@ -163,7 +161,7 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
     last_save = state.measured
     last_save_s = 0.0
     with (
-        StopRequest(launcher.is_rank_of_launcher(), world.is_main) as stop,
+        StopRequest(ranks.parent_stage(), world.is_main) as stop,
         Progress(training.plan, state, params, peak_flops) as progress,
         CheckpointWriter(run.folder, staying, device) as writer,
     ):

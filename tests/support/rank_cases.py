@@ -1,18 +1,20 @@
 """Ranks of the train stage: forked, as an outside torchrun would start them, or started by the stage itself.
 
-Run as a script, this file is such a rank with a sabotage: the stage's launcher starts it instead of train.py.
+Run as a script, this file is such a rank with a sabotage: the stage starts it instead of train.py.
 """
 
 import json
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[2] / name) for name in ("src", "tests")]
+
+import torch
+import torch.distributed as dist
 
 import lm.core.files
 import lm.tokens.tokenfile
@@ -20,29 +22,24 @@ import lm.train.run
 import lm.train.step
 import train as train_stage
 from lm.model import machine
-from lm.train.ranks import MAIN_RANK_SPEAKS_S
-from lm.train.stop import StopRequest
-from support.train_cases import Ended, Stage, at_step, beside_training, write_slowly
+from lm.train.ranks import MAIN_RANK_SPEAKS_S, parent_stage
+from support.train_cases import Ended, Stage, at_step, beside_training, wait_for, write_slowly
+
+CAP_S = 600  # the one time limit of all waits, against hanging: an event ends each of them
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
     """Run the stage as `count` ranks of an outside launcher, in the current directory, to their ends."""
-    port = free_port()
-    stages = [Stage(become_rank, rank, count, port, sabotage, *arguments) for rank in range(count)]
-    return [stage.end() for stage in stages]
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    stages = [Stage(become_rank, rank, count, store.port, sabotage, *arguments) for rank in range(count)]
+    return [stage.end(CAP_S) for stage in stages]
 
 
 def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:
-    """A sabotage: this process is a rank, with another sabotage."""
+    """A sabotage: this process is a rank, with another sabotage. The ranks meet at a store that the test has opened."""
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True",
     )  # fmt: skip
     if count > 1:
         train_stage.output_lock = train_stage.publish = forbidden
@@ -79,14 +76,16 @@ def record_batches(folder: str) -> None:
 
 
 def hold_at(step: int) -> None:
-    """A sabotage: after this step each rank writes its process id into `held-<rank>` and waits for the file `go`."""
+    """A sabotage: after this step each rank writes its process id into `held-<rank>`, and waits.
+
+    It waits for the file `go`, or for the end of the stage that started it.
+    """
 
     def hold() -> None:
         path = Path(f"held-{os.environ['RANK']}")
         path.with_suffix(".tmp").write_text(str(os.getpid()))
         path.with_suffix(".tmp").rename(path)
-        while not Path("go").exists():
-            time.sleep(0.01)
+        wait_for(lambda: Path("go").exists() or os.getppid() != parent_stage(), CAP_S)
 
     at_step(step, hold)
 
@@ -96,31 +95,17 @@ def hold_at_and_write_slowly_beside_training(step: int) -> None:
     hold_at(step)
     if os.environ["RANK"] == "0":
         beside_training(write_slowly, 2 * MAIN_RANK_SPEAKS_S, dict)
-    else:
-        sys.exit = os._exit
-
-
-def hold_at_and_slow_down_the_main_rank(step: int) -> None:
-    """A sabotage: as `hold_at`; the main rank, which prints for all, leaves late, and the others at once."""
-    hold_at(step)
-    leave = StopRequest.__exit__
-
-    def leave_late(*arguments):
-        time.sleep(1.2)
-        return leave(*arguments)
-
-    if os.environ["RANK"] == "0":
-        StopRequest.__exit__ = leave_late
-    else:
-        sys.exit = os._exit
 
 
 def hang_at(rank: int, step: int) -> None:
-    """A sabotage: this rank sleeps forever after this step; all write their process ids before."""
-    Path("go").touch()
-    hold_at(step)
-    if os.environ["RANK"] == str(rank):
-        at_step(step, lambda: time.sleep(3600))
+    """A sabotage: after this step this rank hangs, as long as its stage lives; the others wait a second for it."""
+
+    def hang() -> None:
+        if os.environ["RANK"] == str(rank):
+            wait_for(lambda: os.getppid() != parent_stage(), CAP_S)
+        dist.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
+
+    at_step(step, hang)
 
 
 def measure(speedup: float) -> None:
@@ -143,7 +128,6 @@ def stop_at(rank: int, step: int) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("RANK", os.environ.get("SLURM_PROCID", ""))
     name, *numbers = os.environ["SABOTAGE"].split()
     globals()[name](*map(int, numbers))
     sys.exit(train_stage.main(sys.argv[1:]))

@@ -1,14 +1,17 @@
 """The ranks of a run: the processes that split each batch, average gradients, and agree.
 
-Rank 0, the main rank, alone prints and writes. With one process every method returns what it is given.
+They are started by the stage (`start_ranks`), torchrun or srun. Rank 0, the main rank, alone prints and writes. With
+one process every method returns what it is given.
 Training draws no random numbers (no dropout, and a batch is a function of seed and step), so no rank needs a
 generator of its own.
 """
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from lm.core.errors import DivergedError, EnvironmentFailure, Interrupted
 from lm.model.machine import collective_backend
+from lm.train.stop import CONTINUES
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
 
@@ -105,6 +109,63 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
 MAIN_RANK_SPEAKS_S = 2.0  # time for the main rank to print why all ranks end
 LAUNCHER_ENDS_S = 5.0  # time for a launcher to end the ranks after one of them has failed
+STAGE_PID = "TRAIN_STAGE_PID"  # environment variable of the ranks that the stage has started: its process id
+
+
+def start_ranks(world_size: int, arguments: list[str], timeout_s: float) -> None:
+    """Run `python *arguments` as `world_size` ranks with torch's own launcher, until all have ended.
+
+    The first signal asks the ranks to save a checkpoint and stop, within `timeout_s`; a second one ends them. Raises
+    Interrupted after a signal, SystemExit with the exit code of a rank that has printed why it failed, or
+    EnvironmentFailure if a rank was killed, after ending the others.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    received: list[int] = []
+
+    def stop(number: int, frame) -> None:
+        """Have the launcher send SIGINT to the ranks. It sends SIGTERM to end them, after a failure or this again."""
+        received.append(number)
+        raise SignalException("stop", signal.SIGINT)
+
+    os.environ[STAGE_PID] = str(os.getpid())
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // world_size)))
+    debug = [argument for argument in sys.argv if argument == "--debug"]  # exit_with_status has removed it
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=world_size,
+        run_id="train",
+        max_restarts=0,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        signals_to_handle="SIGHUP,SIGQUIT",  # besides those of `stop`
+        shutdown_timeout=int(timeout_s),
+    )
+    logging.disable(logging.ERROR)  # the launcher would log exit codes after a rank's error sentence
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        elastic_launch(config, sys.executable)(*arguments, *debug)
+    except SignalException as error:
+        number = signal.Signals(received[0] if received else error.sigval)
+        raise Interrupted(number, f"all ranks were stopped ({number.name}); {CONTINUES}") from None
+    except ChildFailedError as error:
+        explained = [failure for failure in error.failures.values() if failure.exitcode > 0]
+        if explained:
+            sys.exit(min(explained, key=lambda failure: failure.timestamp).exitcode)
+        # A rank that ended by SIGTERM was ended by the launcher and is not the cause.
+        rank, failure = min(error.failures.items(), key=lambda item: item[1].exitcode == -signal.SIGTERM)
+        problem = f"rank {rank} of {world_size} was ended by {failure.signal_name()}"
+        raise EnvironmentFailure(f"{problem}, and then all others; {CONTINUES}") from None
+
+
+def parent_stage() -> int | None:
+    """Return the process id of the stage that started this rank, or None if it was not started by a stage."""
+    return int(os.environ[STAGE_PID]) if STAGE_PID in os.environ else None
 
 
 def world_from_environment() -> World:
@@ -124,7 +185,7 @@ def joined(world: World, device: torch.device, timeout_s: float) -> Iterator[Non
 
     Inside, all ranks call the same collective operations in the same order. Raises EnvironmentFailure if the ranks do
     not meet, or if one of them ends or does not answer for `timeout_s`. A stop or a divergence, which all ranks see, is
-    reported by the main rank; the others end with its exit code.
+    reported by the main rank, or by the stage that started the ranks; the others end with its exit code.
     """
     if world.world_size == 1:
         yield
@@ -142,7 +203,8 @@ def joined(world: World, device: torch.device, timeout_s: float) -> Iterator[Non
         world.all_reduce_max(0)  # the main rank may hold the store: it leaves after all have arrived here
         dist.destroy_process_group()
     except (Interrupted, DivergedError) as error:
-        if world.is_main:
+        is_said_by_stage = isinstance(error, Interrupted) and parent_stage() is not None
+        if world.is_main and not is_said_by_stage:
             raise
         time.sleep(MAIN_RANK_SPEAKS_S)  # a launcher ends all ranks as soon as one has ended
         sys.exit(error.exit_code)

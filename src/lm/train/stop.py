@@ -6,26 +6,25 @@ import signal
 from lm.core.errors import Interrupted
 from lm.core.messages import say_in_handler
 
-# The launcher relays a signal to its ranks as another one: its own SIGTERM ends them after one of them has failed.
-RELAYED_AS = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 CONTINUES = "`dvc repro` continues from the last saved checkpoint"
 
 
 class StopRequest:
     """Remember the first signal for the training loop, end the process at the second, restore the handlers at the end.
 
-    relayed: signals come from the launcher, which kills its ranks at a second one; its own death may send several.
+    stage: the process id of the stage that started this rank, if one did: it asks by SIGINT, and its end asks too.
     verbose: print that the run will stop.
     """
 
-    def __init__(self, relayed: bool = False, verbose: bool = True):
-        self._relayed = relayed
+    def __init__(self, stage: int | None = None, verbose: bool = True):
+        self._stage = stage
         self._verbose = verbose
-        self._meaning = {RELAYED_AS[number] if relayed else number: number for number in RELAYED_AS}
+        # The launcher of a stage ends its ranks by SIGTERM.
+        self._handled = [signal.SIGINT] if stage else [signal.SIGINT, signal.SIGTERM]
 
     def __enter__(self):
         self._received = 0
-        self._former = {number: signal.signal(number, self._note) for number in self._meaning}
+        self._former = {number: signal.signal(number, self._note) for number in self._handled}
         return self
 
     def __exit__(self, *exception):
@@ -33,9 +32,6 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame) -> None:
-        number = self._meaning[signal.Signals(number)]
-        if self._received and self._relayed:
-            return
         if self._received:
             stopped = f"stopped at once ({signal.Signals(number).name})"
             say_in_handler(f"error: {stopped}; {CONTINUES}")
@@ -46,8 +42,9 @@ class StopRequest:
 
     @property
     def signal_number(self) -> int:
-        """Return the signal received, or 0."""
-        return self._received
+        """Return the signal received, SIGTERM if the stage that started this rank has ended, or 0."""
+        has_lost_stage = self._stage is not None and os.getppid() != self._stage
+        return signal.SIGTERM if has_lost_stage else self._received
 
     @staticmethod
     def interrupted(step: int, signal_number: int) -> Interrupted:

@@ -3,16 +3,20 @@
 import contextlib
 import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.model.machine import pick_device
@@ -21,7 +25,7 @@ from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.preflight import reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
-from support.rank_cases import free_port, measure, measure_and_stop, record_batches, run_ranks, stop_at
+from support.rank_cases import CAP_S, measure, measure_and_stop, record_batches, run_ranks, stop_at
 from support.train_cases import (
     ARGUMENTS,
     Ended,
@@ -58,7 +62,7 @@ def template(tmp_path_factory):
 
 @pytest.fixture
 def workspace(template):
-    with fresh_training(template, checkpoint_every_s=3600, timeout_s=60):
+    with fresh_training(template, checkpoint_every_s=3600):
         yield template
 
 
@@ -244,13 +248,18 @@ def test_ranks_must_share_a_batch_equally():
 @pytest.mark.slow
 def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     """Run the documented command for both hosts on this machine; then the stage publishes the finished run."""
+    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-id=run"]
-    meeting_point = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"]
+    meeting_point = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{store.port}", "--rdzv-conf=is_host=false"]
     command = [*torchrun, *meeting_point, "src/train.py", *ARGUMENTS]
 
     hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]
+    try:
+        assert [host.wait(CAP_S) for host in hosts] == [0, 0]
+    finally:
+        for host in hosts:
+            host.terminate()
 
-    assert [host.wait(120) for host in hosts] == [0, 0]
     assert_close(read_curves(), alone.curves)
     assert publish()["segments"][0]["ranks"] == 2
 
@@ -339,3 +348,59 @@ def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     assert pick_device(1) == torch.device("cuda", 1)
     with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
         pick_device(2)
+
+
+@pytest.mark.parametrize(("chosen", "world_size", "threads"), [(None, 4, "2"), (None, 16, "1"), ("3", 4, "3")])
+def test_ranks_share_the_threads_unless_a_person_chose_their_number(launch, monkeypatch, chosen, world_size, threads):
+    started = []
+    launch(lambda config, program, arguments: started.append((config.nproc_per_node, program, arguments)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--debug"])
+    monkeypatch.setattr(os, "environ", {} if chosen is None else {"OMP_NUM_THREADS": chosen})
+
+    ranks.start_ranks(world_size, ["train.py", "--models"], 600)
+
+    assert os.environ["OMP_NUM_THREADS"] == threads
+    assert started == [(world_size, sys.executable, ("train.py", "--models", "--debug"))]
+
+
+class RanksFailed(ChildFailedError):
+    """The launcher's error, by the exit code and the time of each rank's failure."""
+
+    def __init__(self, *failures: tuple[int, int]):
+        self.failures = {
+            rank: SimpleNamespace(exitcode=exitcode, timestamp=timestamp)
+            for rank, (exitcode, timestamp) in enumerate(failures)
+        }
+
+
+def test_the_status_is_that_of_the_rank_that_first_said_why_it_failed(launch, monkeypatch):
+    """Those that the launcher ended, by a signal, said nothing; the others failed because of the first."""
+
+    def fail(*given):
+        raise RanksFailed((-15, 1), (6, 9), (3, 5), (5, 7))
+
+    launch(fail)
+    monkeypatch.setattr(os, "environ", {})
+
+    with pytest.raises(SystemExit) as ended:
+        ranks.start_ranks(4, ["train.py"], 600)
+
+    assert ended.value.code == 3
+
+
+@pytest.fixture
+def launch(monkeypatch) -> Iterator[Callable]:
+    """A function that replaces torch's launcher by a function of its configuration, the program and the arguments."""
+
+    def replace(act: Callable) -> None:
+        monkeypatch.setattr(
+            "torch.distributed.launcher.api.elastic_launch",
+            lambda config, program: lambda *arguments: act(config, program, arguments),
+        )
+
+    monkeypatch.setattr(ranks.logging, "disable", lambda level: None)
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield replace
+    for number, handler in former.items():
+        signal.signal(number, handler)
