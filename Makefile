@@ -13,7 +13,7 @@ PIP_INSTALL = -m pip install --disable-pip-version-check
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: all back help table test test-slow test-numerics reproduce prove report lint bench bench-gpu clean
+.PHONY: all back help table test test-slow test-numerics prove report lint bench bench-gpu clean
 all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bits of the committed run
 	@# Of a name that selects no preset DVC would not say which there are.
 	@python src check_parameters
@@ -59,8 +59,6 @@ SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_
 test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions of six kinds of processors
 	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) $(NUMERICS); done
 
-reproduce: .venv/ready ## Run the pipeline twice from scratch and compare the outputs byte by byte: metrics/repro.json
-	python src prove --twice
 
 prove: .venv/ready ## Train a small run, about a minute, and compare its bits with the committed ones
 	python src prove

@@ -1,4 +1,4 @@
-"""Train a small run, or run the pipeline twice, and compare its bits with the committed ones: `python src prove`.
+"""Train a small run, and compare its bits with the committed ones: `python src prove`.
 
     python src prove                 # about a minute: 100 steps of a model of four layers
     python src prove --run short     # seconds: 20 steps of a smaller one
@@ -6,15 +6,11 @@
     python src prove --run short --expect 79c6aa73cfb1    # compare with a digest, for `git bisect run`
     python src prove --params --write                     # before an upgrade: write the bits of your own run
     python src prove --params                             # after it: compare with them
-    python src prove --twice         # the whole committed pipeline, twice from scratch: metrics/repro.json
 
 Exact numerics promise the same bits on every processor and every NVIDIA GPU, for any number of threads; `device` in
 runtime.yaml chooses where the run computes. If the bits differ, the exit status is 4, and the message names the first
 operation of the first step that differs, or the steps between which the weights first differ. With --params the run is
 the one that params.yaml, presets.yaml and data/ describe.
-
-With --twice, each of two runs has its own clone of HEAD in a temporary folder, an empty cache and no run cache. The
-exit status is 4 if an output of the two differs, or is not the one of the committed dvc.lock.
 """
 
 import argparse
@@ -33,10 +29,8 @@ from tools.common.paths import GOLDEN
 from tools.prove.digests import check_expected, first_difference, last_weights
 from tools.prove.golden_run import RUNS, train
 from tools.prove.own_run import prove_own_run
-from tools.prove.twice import prove_twice
 
 BITS = Path("bits.json")
-REPRO = Path("metrics/repro.json")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -45,11 +39,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     run = parser.add_mutually_exclusive_group()
     run.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
     run.add_argument("--params", action="store_true", help="the first steps of the run of params.yaml")
-    run.add_argument("--twice", action="store_true", help="the committed pipeline, twice from scratch")
     parser.add_argument("--steps", type=int, default=5, help="number of steps with --params (5)")
     parser.add_argument("--threads", type=int, help="number of threads (the cores that other processes leave free)")
     parser.add_argument("--golden", type=Path, help=f"file of digests ({GOLDEN}; with --params {BITS})")
-    parser.add_argument("--out", type=Path, help=f"result file of --twice ({REPRO})")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--expect", type=digest_prefix, help="compare the last weights with this digest, not the file")
     action.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
@@ -57,12 +49,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.params and args.record is not None:
         parser.error("--record lists processors that had the committed bits; leave out --params")
-    if args.out and not args.twice:
-        parser.error("--out names the result of --twice; add --twice")
-    of_a_small_run = ("threads", "golden", "expect", "record", "write")
-    given = [f"--{name}" for name in of_a_small_run if getattr(args, name) not in (None, False)]
-    if args.twice and given:
-        parser.error(f"--twice compares the outputs of the pipeline with dvc.lock; leave out {', '.join(given)}")
     return args
 
 
@@ -77,9 +63,6 @@ def digest_prefix(text: str) -> str:
 def main(argv: list[str]) -> None:
     """Run what the arguments say and compare or write its bits; raise IntegrityError if they differ."""
     args = parse(argv)
-    if args.twice:
-        prove_twice(args.out or REPRO)
-        return
     if args.threads is not None and args.threads < 1:
         raise ParamsError(f"--threads is {args.threads}; it must be at least 1")
     if args.threads:

@@ -1,7 +1,8 @@
-"""The processor that a result names is the one that computed it, also under an emulator."""
+"""The processor and the versions that a result names are those that computed it, also under an emulator."""
 
 import pytest
 
+from support import ROOT
 from tools.common import environment
 
 INTEL = {"vendor_id": "GenuineIntel", "flags": "avx avx2 avx512f"}
@@ -24,3 +25,11 @@ def test_an_emulated_processor_is_named(machine, cpuinfo, features, expected, mo
     monkeypatch.setattr(environment, "get_host_cpu_name", lambda: "haswell")
 
     assert environment.emulated_processor(cpuinfo) == expected
+
+
+def test_the_versions_are_of_all_packages_that_decide_bits():
+    lines = (ROOT / "requirements/bits.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0] for line in lines if "==" in line}
+
+    assert {"torch", "numpy", "numba", "llvmlite"} <= pinned
+    assert set(environment.versions()) == pinned | {"python", "matplotlib", "dvc"}
