@@ -172,7 +172,7 @@ def next_commands(comparison: Comparison | None) -> list[tuple[str, str]]:
         return [("git log -p -1 -- dvc.lock metrics plots", "what the last commit changed"), compare]
     if comparison.numerics == "fast":
         return [compare, report]
-    return [("make prove", "find the first operation that gives other bits"), compare]
+    return [("make prove", "does this machine give the committed bits?"), compare]
 
 
 def first_prompt() -> str:

@@ -4,13 +4,10 @@
     python src prove --run short     # seconds: 20 steps of a smaller one
     python src prove --record        # also add this processor to the committed list of those that were seen
     python src prove --run short --expect 79c6aa73cfb1    # compare with a digest, for `git bisect run`
-    python src prove --params --write                     # before an upgrade: write the bits of your own run
-    python src prove --params                             # after it: compare with them
 
 Exact numerics promise the same bits on every processor and every NVIDIA GPU, for any number of threads; `device` in
 runtime.yaml chooses where the run computes. If the bits differ, the exit status is 4, and the message names the first
-operation of the first step that differs, or the steps between which the weights first differ. With --params the run is
-the one that params.yaml, presets.yaml and data/ describe.
+module, gradient or update of the first step that differs, or the steps between which the weights first differ.
 """
 
 import argparse
@@ -28,28 +25,19 @@ from tools.common.environment import processor
 from tools.common.paths import GOLDEN
 from tools.prove.digests import check_expected, first_difference, last_weights
 from tools.prove.golden_run import RUNS, train
-from tools.prove.own_run import prove_own_run
-
-BITS = Path("bits.json")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the arguments; a wrong one ends the program with status 2."""
     parser = tool_parser("prove", __doc__)
-    run = parser.add_mutually_exclusive_group()
-    run.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
-    run.add_argument("--params", action="store_true", help="the first steps of the run of params.yaml")
-    parser.add_argument("--steps", type=int, default=5, help="number of steps with --params (5)")
+    parser.add_argument("--run", choices=sorted(RUNS), default="minute", help="which run (minute)")
     parser.add_argument("--threads", type=int, help="number of threads (the cores that other processes leave free)")
-    parser.add_argument("--golden", type=Path, help=f"file of digests ({GOLDEN}; with --params {BITS})")
+    parser.add_argument("--golden", type=Path, default=GOLDEN, help=f"file of digests ({GOLDEN})")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--expect", type=digest_prefix, help="compare the last weights with this digest, not the file")
     action.add_argument("--record", nargs="?", const="", metavar="HOW", help="add this processor, and how it was run")
     action.add_argument("--write", action="store_true", help="write the digests, after a change of the arithmetic")
-    args = parser.parse_args(argv)
-    if args.params and args.record is not None:
-        parser.error("--record lists processors that had the committed bits; leave out --params")
-    return args
+    return parser.parse_args(argv)
 
 
 def digest_prefix(text: str) -> str:
@@ -61,20 +49,15 @@ def digest_prefix(text: str) -> str:
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Run what the arguments say and compare or write its bits; raise IntegrityError if they differ."""
+    """Train a run of RUNS and compare its digests with the committed ones, or write them.
+
+    Raise IntegrityError if they differ.
+    """
     args = parse(argv)
     if args.threads is not None and args.threads < 1:
         raise ParamsError(f"--threads is {args.threads}; it must be at least 1")
     if args.threads:
         set_num_threads(args.threads, "fast")  # the tuner takes torch's number
-    if args.params:
-        prove_own_run(args, args.golden or BITS)
-    else:
-        prove_golden_run(args, args.golden or GOLDEN)
-
-
-def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
-    """Train a run of RUNS and compare its digests with the committed ones, or write them."""
     threads = ThreadTuner("exact", adapts=args.threads is None and args.record is None)  # a record names the threads
     device = read_device()
     found = train(args.run, threads, device)
@@ -82,6 +65,7 @@ def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
     if args.expect:
         check_expected(found, args.expect)
         return
+    path = args.golden
     golden: dict = read_json(path) if path.exists() else {"seen_on": []}
     if args.write:
         write_json(path, golden | {args.run: found, "torch": torch.__version__.split("+")[0]})
@@ -92,7 +76,7 @@ def prove_golden_run(args: argparse.Namespace, path: Path) -> None:
             f"{path} lacks the digests of the run {args.run}; to add them, run `python src prove --write`"
         )
     last = last_weights(found)
-    if problem := first_difference(found, golden[args.run], "committed"):
+    if problem := first_difference(found, golden[args.run]):
         raise IntegrityError(f"{path}: on this {hardware} {problem}")
     if args.record is not None:
         seen_on = add_processor(golden["seen_on"], hardware, args.run, last, args.record, threads.threads)

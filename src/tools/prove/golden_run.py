@@ -70,9 +70,7 @@ def train(name: str, threads: ThreadTuner, device: torch.device) -> Digests:
     model.to(device)
     state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
-    return digest_steps(
-        state, windows, params, torch.float32, num_steps, WEIGHTS_EVERY[name], threads, with_operations=False
-    )
+    return digest_steps(state, windows, params, torch.float32, num_steps, WEIGHTS_EVERY[name], threads)
 
 
 def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> TrainParams:
