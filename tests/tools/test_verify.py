@@ -1,6 +1,5 @@
 """`python src verify` on a real small pipeline: it names what is damaged, and its commands repair it."""
 
-import contextlib
 import copy
 import hashlib
 import os
@@ -30,28 +29,25 @@ from tools.common.paths import (
     VALIDATION,
 )
 from tools.common.runs import read_curve
-from tools.export_hf import cli as export_hf
 from tools.verify import cli as verify
 from tools.verify.records import BEST, Digests, Link, check_link, links_of_workspace, read_entries
 
 
 @pytest.fixture(scope="module")
-def finished_and_exported(tmp_path_factory, finished):
-    """The small pipeline after its first run, with an export; without files of the repository that no test needs."""
+def small(tmp_path_factory, finished):
+    """The small pipeline after its first run, without files of the repository that no test needs."""
     workspace = Workspace(tmp_path_factory.mktemp("verify") / "made", finished)
     for name in ("tests", "docs", "extras", "typings", "recipes"):
         shutil.rmtree(workspace.folder / name)
-    with contextlib.chdir(workspace.folder):
-        assert export_hf.main(["exported"]) == 0
     return workspace
 
 
 @pytest.fixture
-def workspace(finished_and_exported, tmp_path, monkeypatch):
+def workspace(small, tmp_path, monkeypatch):
     """A copy of it as the working directory, with the hard links into DVC's cache."""
-    workspace = copy.copy(finished_and_exported)
+    workspace = copy.copy(small)
     workspace.folder = tmp_path / "workspace"
-    subprocess.run(["cp", "-a", finished_and_exported.folder, workspace.folder], check=True)
+    subprocess.run(["cp", "-a", small.folder, workspace.folder], check=True)
     monkeypatch.chdir(workspace.folder)
     return workspace
 
@@ -134,7 +130,7 @@ def test_a_finished_pipeline_is_ok_and_stays_unchanged(workspace, check):
     Path("data/raw/.manifest.json.7.tmp").touch()  # DVC ignores such a file
     before = times_and_inodes()
 
-    result = check("--cache", "exported")
+    result = check("--cache")
 
     assert result.status == 0
     assert {line[:5] for line in result.lines} == {"ok   "}
@@ -529,50 +525,3 @@ def test_a_forged_evaluation_is_found_though_all_hashes_fit(workspace, check):
     assert result.status == 4
     assert result.wrong == []
     assert re.search(r"data/evaluation/document_losses\.parquet: document \d+ has nats ", result.last)
-
-
-# Exports.
-
-
-def replace_hash(path: Path) -> None:
-    """Let the card of an export be about other weights."""
-    sha256 = read_json("exported/model.json")["best"]["sha256"]
-    path.write_text(path.read_text().replace(sha256, "ab" * 32))
-
-
-def edit_seed(path: Path) -> None:
-    edit(path, lambda value: value.update(seed=12))
-
-
-OF_TOKENIZER = {
-    "exported/model.json (from exported/tokenizer/meta.json)": ("tokenizer/meta.json", edit_seed),
-    "exported/tokenizer/meta.json (from exported/tokenizer/ranks.tiktoken)": ("tokenizer/ranks.tiktoken", flip),
-}
-OF_WEIGHTS = {"exported/model.safetensors, config.json (in model.json)": ("model.safetensors", flip)}
-OF_OTHER_FILES = {
-    "exported/tokenizer.json (from exported/tokenizer)": ("tokenizer.json", flip),
-    "exported/generation_config.json (from exported/tokenizer)": ("generation_config.json", flip),
-    "exported/README.md (from model.json)": ("README.md", replace_hash),
-    "exported/model.json (from data/models/model.json)": ("model.json", edit_seed),
-}
-
-
-@pytest.mark.parametrize("damages", [OF_TOKENIZER, OF_WEIGHTS, OF_OTHER_FILES])
-def test_a_changed_export_is_named(workspace, check, damages):
-    for name, damage in damages.values():
-        damage(Path("exported", name))
-
-    result = check("exported")
-
-    assert {line.removeprefix("WRONG  ").split(": ")[0] for line in result.wrong} == damages.keys()
-    assert {command(line) for line in result.wrong} == {"python src export_hf exported"}
-
-
-def test_an_export_is_checked_anywhere(workspace, check, tmp_path, monkeypatch):
-    shutil.move("exported", tmp_path / "elsewhere")
-    monkeypatch.chdir(tmp_path)
-    assert check("elsewhere").status == 0
-
-    Path("elsewhere/tokenizer/meta.json").unlink()
-
-    assert check("elsewhere").status == 4

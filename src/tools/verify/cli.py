@@ -1,7 +1,7 @@
 """Check files against their records and dvc.lock, also those of DVC's cache; retrain a part of the run.
 
     python src verify
-    python src verify --cache exported
+    python src verify --cache
     python src verify --retrain                             # a random part of the run and of the evaluation
     python src verify --retrain 450 --weights data/early    # and write the weights after step 450
 
@@ -20,10 +20,7 @@ weights or at a stored checkpoint, and stores nothing. In exact numerics the bit
 """
 
 import argparse
-import itertools
 import random
-import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +28,8 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from lm.core.errors import IntegrityError, ParamsError, UserError, exit_with_status
-from lm.core.files import read_json, sha256_file
+from lm.core.errors import IntegrityError, ParamsError, exit_with_status
+from lm.core.files import read_json
 from lm.core.paths import RUNS
 from tools.common.arguments import count, tool_parser
 from tools.common.paths import (
@@ -43,7 +40,6 @@ from tools.common.paths import (
     MODEL,
     PARAMS,
     PIPELINE,
-    TOKENIZER,
     TRAIN_METRICS,
 )
 from tools.verify.records import (
@@ -51,7 +47,6 @@ from tools.verify.records import (
     Finding,
     Link,
     check_link,
-    links_of_export,
     links_of_finished_run,
     links_of_workspace,
 )
@@ -155,61 +150,6 @@ def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
         yield Finding(f"{CURVE}: {len(rebuilt)} more checkpoints, which `python src verify --retrain STEP` rebuilds")
 
 
-def check_export(folder: Path, digests: Digests) -> Iterator[Finding]:
-    """Check every file of an exported folder, and compare its model with that of the workspace."""
-    record = folder / MODEL.name
-    if not record.exists():
-        raise ParamsError(f"{folder}: has no {record.name}; name a folder that `python src export_hf` wrote")
-    model = read_json(record)
-    advice = f"run `python src export_hf {shlex.quote(str(folder))}`"
-
-    # The tokenizer, and the files that follow from model and tokenizer.
-    links = links_of_export(folder)
-    findings = [finding for link in links for finding in check_link(link, digests, advice)]
-    yield from findings
-    faults = {} if any(finding.fault for finding in findings) else faults_of_files(folder, model)
-
-    # The best model of the workspace, without what describes the last one, or a checkpoint of its run.
-    if MODEL.exists():
-        ours = read_json(MODEL)
-        best = {name: value for name, value in ours.items() if name != "last"}
-        is_checkpoint = "training" not in model and model.get("fingerprint") == ours.get("fingerprint")
-        faults[f"{record} (from {MODEL})"] = None if model == best or is_checkpoint else "records another model"
-    for subject, fault in faults.items():
-        yield Finding(subject, fault, advice if fault else "")
-
-
-def faults_of_files(folder: Path, record: dict) -> dict[str, str | None]:
-    """Return {subject: fault or None} of an export's files: of its weights, and of what is written from them again."""
-    # torch and transformers take seconds to import.
-    from lm.model.weights import save_tensors
-    from lm.tokenizer.load import load_tokenizer
-    from tools.common.models import read_exported_record, read_pretrained, write_model
-
-    weights = f"{folder}/model.safetensors, config.json (in {MODEL.name})"
-    card = folder / "README.md"
-    with tempfile.TemporaryDirectory() as temporary:
-        again = Path(temporary, "again")
-        again.mkdir()
-        try:
-            model = read_pretrained(folder)
-            tokenizer = load_tokenizer(folder / TOKENIZER.name)
-            sha256 = save_tensors(Path(temporary, "weights.pt"), dict(model.state_dict()))
-            read_exported_record(folder / MODEL.name, model, sha256)
-        except UserError as error:
-            return {weights: str(error).split(";")[0]}
-        names_weights = card.exists() and sha256 in card.read_text(encoding="utf-8", errors="replace")
-        faults = {weights: None, f"{card} (from {MODEL.name})": None if names_weights else "is about another model"}
-        write_model(again, model, record, tokenizer)
-        for path in sorted(again.iterdir()):
-            if path.is_dir() or path.name == MODEL.name:
-                continue
-            exported = folder / path.name
-            is_same = exported.exists() and sha256_file(exported) == sha256_file(path)
-            faults[f"{exported} (from {folder / TOKENIZER.name})"] = None if is_same else "is another one"
-    return faults
-
-
 def show(finding: Finding) -> str:
     """Print a finding on its own line above the progress bar; return "ok", "note" or "WRONG"."""
     result = "WRONG" if finding.fault else "note" if finding.advice else "ok"
@@ -220,9 +160,8 @@ def show(finding: Finding) -> str:
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Check the workspace, if there is one, and each folder that is named."""
+    """Check the workspace."""
     parser = tool_parser("verify", __doc__)
-    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="output of `python src export_hf`")
     parser.add_argument("--cache", action="store_true", help="also read the cache objects that dvc.lock refers to")
     parser.add_argument(
         "--retrain",
@@ -239,13 +178,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seed", type=int, help="choose documents and interval by this seed (a new one each time)")
     args = parser.parse_args(argv)
     check_arguments(args)
-    if not PIPELINE.exists() and not args.folders:
-        raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root, or name an exported folder")
+    if not PIPELINE.exists():
+        raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root")
     with tqdm(unit="B", unit_scale=True, desc="verify", leave=False, disable=None) as bar:
         digests = Digests(bar.update)
-        workspace = check_workspace(digests, args.cache) if PIPELINE.exists() else ()
-        exports = (finding for folder in args.folders for finding in check_export(folder, digests))
-        results = Counter(show(finding) for finding in itertools.chain(workspace, exports))
+        results = Counter(show(finding) for finding in check_workspace(digests, args.cache))
     print(f"{results.total()} checks, {digests.num_bytes:,} bytes read, {summary(results)}", flush=True)
     if args.retrain is not None:
         # torch takes seconds to import.
@@ -263,9 +200,6 @@ def main(argv: list[str]) -> None:
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise ParamsError if options contradict each other."""
-    for folder in args.folders:
-        if not folder.is_dir():
-            raise ParamsError(f"{folder}: is not a folder; name one that export_hf wrote, and a step as --retrain STEP")
     of_retrain = {"--from": args.start, "--seed": args.seed, "--weights": args.weights}
     given = [name for name, value in of_retrain.items() if value is not None]
     if given and args.retrain is None:

@@ -46,7 +46,7 @@ LINKS = [
 
 def links_of_workspace() -> list[Link]:
     """Return every link of the workspace's records, in the order of the stages."""
-    return [*links_of_text(), *links_of_tokenizer(paths.TOKENIZER), *LINKS]
+    return [*links_of_text(), *links_of_tokenizer(), *LINKS]
 
 
 def links_of_text() -> list[Link]:
@@ -70,11 +70,11 @@ def links_of_text() -> list[Link]:
     return links
 
 
-def links_of_tokenizer(folder: Path) -> list[Link]:
-    """Return the links of a tokenizer's meta.json to its other files."""
-    meta = folder / paths.TOKENIZER_META.name
+def links_of_tokenizer() -> list[Link]:
+    """Return the links of the tokenizer's meta.json to its other files."""
+    meta = paths.TOKENIZER_META
     entries = [entry for entry in read_entries(meta) if entry.startswith("files.")]
-    return [Link(meta, entry, folder / entry.removeprefix("files.")) for entry in entries]
+    return [Link(meta, entry, paths.TOKENIZER / entry.removeprefix("files.")) for entry in entries]
 
 
 def links_of_finished_run(done: Path) -> list[Link]:
@@ -87,13 +87,6 @@ def links_of_finished_run(done: Path) -> list[Link]:
         place, _, name = entry.partition(".")
         links.append(Link(record, entry, done.parent / place / name))
     return links
-
-
-def links_of_export(folder: Path) -> list[Link]:
-    """Return the links of an exported folder to the files of its tokenizer."""
-    tokenizer = folder / paths.TOKENIZER.name
-    of_model = Link(folder / paths.MODEL.name, "tokenizer_sha256", tokenizer / paths.TOKENIZER_META.name)
-    return [*links_of_tokenizer(tokenizer), of_model]
 
 
 def read_entries(record: Path) -> dict[str, object]:
