@@ -1,8 +1,5 @@
 """`python src check_parameters` finds the wrong values of all stages at once."""
 
-import re
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -126,58 +123,6 @@ def test_a_section_that_nothing_reads_is_refused(folder, capsys):
 
     assert "params.yaml: trian is unknown; the nearest valid name is train" in of_training
     assert "params.yaml: tokenizers is unknown; it is a section of presets.yaml: -S presets.yaml:" in of_tokenizers
-
-
-# What the first stage of a run prints.
-
-
-def begin_stage(workspace, stage: str) -> str:
-    """Check the parameters as DVC does in a stage, in a group of processes of its own; return what is printed."""
-    command = ("setsid", sys.executable, "src", "check_parameters")  # `python` may be a server, with its own group
-    done = workspace.run(*command, DVC_STAGE=stage)
-    return done.stdout + done.stderr
-
-
-def test_the_first_stage_says_which_parameters_differ_from_head(committed):
-    assert begin_stage(committed, "eval") == ""
-    committed.change(**{"train.weight_decay": 0.2, "models.micro.d_ff": 64, "models.tiny.d_ff": 64})
-    both = f"{sys.executable} src check_parameters && {sys.executable} src check_parameters"
-
-    first = begin_stage(committed, "fetch")
-    next_run = begin_stage(committed, "eval")
-    two_stages = committed.run("setsid", "bash", "-c", both, DVC_STAGE="eval").stdout
-    shutil.rmtree(committed.folder / ".git")
-    without_git = begin_stage(committed, "eval")
-
-    line = "differs from HEAD: train.weight_decay 0.1 → 0.2, models.micro.d_ff 32 → 64\n"
-    assert first.endswith(line)
-    assert next_run == line
-    assert two_stages == line
-    assert without_git == ""
-
-
-def test_a_deleted_cache_is_named_before_everything_is_made_again(committed):
-    shutil.rmtree(committed.folder / "data/raw")  # as DVC does before it runs the stage
-    assert begin_stage(committed, "fetch") == ""
-    shutil.rmtree(committed.folder / ".dvc/cache")
-
-    said = begin_stage(committed, "fetch")
-
-    assert said.startswith("warning: DVC's cache was deleted, so DVC makes data/tokenizer, ")
-    assert "data/models, data/evaluation again" in said
-
-    # The advice keeps what is here: the first stage alone runs again.
-    verified = committed.run("python", "src", "verify", "--cache", check=False).stdout
-    for command in dict.fromkeys(re.findall(r"run `(.*?)`", verified)):
-        committed.run("bash", "-euc", command)
-    assert committed.repro() == set()
-
-
-def test_a_cache_that_is_elsewhere_is_not_taken_for_a_deleted_one(committed):
-    cache = committed.folder / ".dvc/cache"
-    committed.run("dvc", "config", "--local", "cache.dir", str(cache.rename(cache.with_name("other"))))
-
-    assert begin_stage(committed, "fetch") == ""
 
 
 # Metrics of a former run.
