@@ -59,7 +59,6 @@ SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_
 test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions of six kinds of processors
 	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) $(NUMERICS); done
 
-
 prove: .venv/ready ## Train a small run, about a minute, and compare its bits with the committed ones
 	python src prove
 
