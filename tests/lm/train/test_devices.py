@@ -1,16 +1,11 @@
 """Find tensors that a training step leaves on the CPU, without a GPU: on fake tensors, which have no numbers.
 
 An operation on fakes of two devices raises, as on a GPU. torch's CPU build refuses to move a fake to `cuda`, so there
-the device is `meta`, which knows no autocast and no fused AdamW; the last test runs the others on `cuda`, which
-benchmarks/absent_gpu adds. What asks for numbers cannot run on fakes: the vocabulary is not sampled, and
-`float(tensor)` gives 1. Kernels, compiled blocks and the copy of a batch are not tested.
+the device is `meta`, which knows no autocast and no fused AdamW. What asks for numbers cannot run on fakes: the
+vocabulary is not sampled, and `float(tensor)` gives 1. Kernels, compiled blocks and the copy of a batch are not tested.
 """
 
 import contextlib
-import os
-import shutil
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -27,7 +22,6 @@ from lm.model.score import token_losses
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState, named_tensors
 from lm.train.step import compute_gradients, update_weights
-from support import ROOT
 from support.train_params import train_params
 from support.workspace import MICRO_MODEL
 
@@ -132,28 +126,3 @@ def test_a_tensor_on_the_cpu_is_found(monkeypatch):
 
     with pytest.raises(RuntimeError, match="device"):
         run_steps("muon", document_start_id=None)
-
-
-MISSING_NAME = 77  # benchmarks/absent_gpu: torch has no name that must be replaced
-PRETEND = """
-import pathlib, sys
-from absent_gpu import device
-device.pretend(90, pathlib.Path(sys.argv[1]))
-import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(DEVICE == "cuda", reason="the other tests ran on it")
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch gets a device `cuda` by a library that g++ compiles")
-def test_the_other_tests_pass_on_fakes_of_a_gpu(tmp_path):
-    folders = os.pathsep.join([str(ROOT / "src"), str(ROOT / "benchmarks")])
-    command = [sys.executable, "-c", PRETEND, str(tmp_path), __file__]
-
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": folders}, capture_output=True, text=True)
-
-    if done.returncode == MISSING_NAME:
-        pytest.skip(done.stderr.strip().splitlines()[-1])
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "1 skipped" in done.stdout, "this test alone"
