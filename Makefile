@@ -13,7 +13,7 @@ PIP_INSTALL = -m pip install --disable-pip-version-check
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: all back help table test test-slow test-numerics prove report lint bench bench-gpu clean
+.PHONY: all back help table test test-slow test-numerics prove report lint bench-gpu clean
 all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bits of the committed run
 	@# Of a name that selects no preset DVC would not say which there are.
 	@python src check_parameters
@@ -76,9 +76,6 @@ lint: .venv/ready-dev ## Check style, formatting, and types in src/ and extras/
 	ruff check .
 	ruff format --check .
 	basedpyright
-
-bench: .venv/ready-dev ## Make every stale result of benchmarks/ again: hours on an idle machine
-	PYTHONPATH=src:benchmarks python benchmarks/run.py
 
 bench-gpu: .venv/ready ## Measure training steps of some models on a GPU, in eight minutes: gpu.json
 	PYTHONPATH=src:benchmarks python benchmarks/speed/gpu.py

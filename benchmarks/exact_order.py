@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from harness import ROOT
 from lm.core.files import write_text
 from lm.exact import order
+from result import ROOT
 
 PAGE = ROOT / "docs" / "exact_order.md"
 

@@ -1,17 +1,15 @@
 """Simulate nights of judged changes: how many false ones are kept, and how many real gains are found.
 
-    python quality/judge.py [--nights 2000]
+    PYTHONPATH=src:benchmarks python benchmarks/quality/judge.py [--nights 2000]
 
-`nights.py` says what a night is. After each world the result is written; what it has already is not made again.
+`nights.py` says what a night is. Writes results/judge.json after each world.
 """
 
 import argparse
 
-from harness import RESULTS
-from lm.core.files import read_json, write_json
 from quality.nights import GAINS, TRIES, WORLDS, Night, greedy_night, judged_night, nights
+from result import RESULTS, write_result
 
-PATH = RESULTS / "judge.json"
 GAINS_OF = {"no_gains": (0, 0.0), "gains_of_1_sd": (GAINS, 1.0), "gains_of_2_sd": (GAINS, 2.0)}
 # One standard deviation is tried in some worlds.
 WITH_SMALL_GAINS = ("small_changes", "all_changes", "unpaired")
@@ -22,17 +20,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nights", type=int, default=2000)
     count = parser.parse_args().nights
-    result = {"tries": TRIES, "gains": GAINS, "nights": count, "judge": {}, "greedy": {}}
-    unfinished = read_json(PATH) if PATH.exists() else {}
-    if "measured" not in unfinished and unfinished.get("nights") == count:
-        result = unfinished
-
+    found = {"judge": {}, "greedy": {}}
     for world, night in WORLDS.items():
         for rule, judged in {"judge": judged_night, "greedy": greedy_night}.items():
-            if (rule == "judge" or world == "small_changes") and world not in result[rule]:
-                result[rule][world] = simulate(judged, count, world, night)
-                write_json(PATH, result)
-                print(rule, world, result[rule][world], flush=True)
+            if rule == "judge" or world == "small_changes":
+                found[rule][world] = simulate(judged, count, world, night)
+                print(rule, world, found[rule][world], flush=True)
+                write_result(RESULTS / "judge.json", tries=TRIES, gains=GAINS, nights=count, **found)
 
 
 def simulate(rule, count: int, world: str, night: Night) -> dict[str, dict[str, float]]:

@@ -3,21 +3,24 @@
     PYTHONPATH=src:benchmarks python benchmarks/speed/exact.py [--folder .] [--rounds 30]
 
 The model and the tokens are those of the last `dvc repro` in a folder. Both compute the same steps and the same losses
-in turns, with one thread and with two. Writes results/exact.json.
+in turns, with one thread and with two: a time alone says little, because the load of the machine changes it. The ratio
+is that of two steps that follow each other. Writes results/exact.json.
 """
 
 import argparse
 import functools
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
-from harness import ROOT, busy_share, interleave, ratios, versions, write_results
 from lm.core.params import read_section
 from lm.exact.threads import set_num_threads
 from lm.model.gemma3 import Gemma3Model
@@ -28,6 +31,7 @@ from lm.tokens.tokenfile import TokenFile, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from lm.train.step import sampling_weights, uniform_draws
+from result import RESULTS, ROOT, versions, write_result
 
 SCORED_WINDOWS = 80
 WINDOWS_AT_A_TIME = 8
@@ -54,6 +58,23 @@ def relative_difference(one: Tensor, other: Tensor) -> float:
     one = one.double()
     other = other.double()
     return float((one - other).norm() / other.norm())
+
+
+def busy_share() -> float:
+    """Return the share of all cores (0 to 1) that others use while this process sleeps for a second."""
+    return psutil.cpu_percent(1) / 100
+
+
+def interleave(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Time each case once a round, in reversed order every other round; return the seconds."""
+    seconds = {name: [] for name in cases}
+    for index in range(rounds):
+        for name in cases if index % 2 == 0 else reversed(cases):
+            start = time.perf_counter()
+            cases[name]()
+            seconds[name].append(time.perf_counter() - start)
+            print(f"round {index + 1} of {rounds}: {name} {seconds[name][-1]:.3f} s", flush=True)
+    return seconds
 
 
 def main() -> None:
@@ -106,15 +127,15 @@ def main() -> None:
             cases = {numerics: functools.partial(case, numerics, threads) for numerics in ("fast", "exact")}
             found = interleave(cases, rounds)
             key = f"{name}, threads: {threads}"
-            times_longer[key] = ratios(found, "fast")["exact"]
+            ratios = [exact / fast for exact, fast in zip(found["exact"], found["fast"], strict=True)]
+            times_longer[key] = {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
             seconds |= {f"{key}, {numerics}": times for numerics, times in found.items()}
     busy.append(busy_share())
 
-    write_results(
-        "exact",
+    write_result(
+        RESULTS / "exact.json",
         seconds=seconds,
-        ours="step, threads: 1, exact",
-        busy=busy,
+        busy_shares=busy,
         exact_times_longer=times_longer,
         step_tokens=x.numel(),
         scored_tokens=int(loss_differences.size),

@@ -13,9 +13,8 @@ import torch
 from gpu import FIRST_STEPS, NUM_STEPS, QUICK_STEPS
 from gpu_models import CASES, FLOAT32, QUICK_CASES, Case, start_run
 
-from harness import hardware, versions
-from lm.core.files import write_json
 from lm.train import step
+from result import versions, write_result
 
 
 def first_step(case: Case, num_steps: int) -> dict[str, float]:
@@ -32,7 +31,7 @@ def main() -> None:
     for case in CASES:
         steps[case.preset] = first_step(case, NUM_STEPS)
         print(case.preset, steps[case.preset], flush=True)
-    write_json(FIRST_STEPS, {"hardware": hardware(), "versions": versions("torch", "numpy"), "steps": steps})
+    write_result(FIRST_STEPS, versions=versions("torch", "numpy"), steps=steps)
 
 
 if __name__ == "__main__":

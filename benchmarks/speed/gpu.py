@@ -9,9 +9,6 @@ a step makes Python wait for the GPU, and the loss after the last step. The step
 - `prove`, the last line of `python src prove --run short`: whether this device has the committed bits.
 - `models`, 200 steps in fast numerics: Muon, compiled blocks, bfloat16 where the device has it. The text is made up and
   the same everywhere, so the loss and the norm of the first step should be a CPU's (speed/first_steps.py).
-- `peers`, 200 steps of the same text: gpt2_size with AdamW beside nanoGPT's model (speed/nanogpt.py) at the
-  same rates of learning, and transformers' Gemma 3 270M from the same weights with the same optimizers. The peers are
-  compiled as a whole, their loss included; of what is not installed or does not fit, the sentence of the error is kept.
 - `exact`, 12 steps in exact numerics, and the same steps in torch's own float32 without TF32. The digest of the state
   after them is the same on every device.
 - `products`: the rate of products in exact numerics, and of torch's (cuBLAS) in float32.
@@ -41,20 +38,18 @@ from gpu_models import (
     FAST,
     FAST_EAGER,
     FLOAT32,
-    PEERS,
     QUICK_CASES,
-    QUICK_PEERS,
     Arithmetic,
     Case,
     start_run,
 )
 
-from harness import RESULTS, ROOT, hardware, versions
-from lm.core.files import read_json, write_json
+from lm.core.files import read_json
 from lm.exact.functions import kernels_of
 from lm.model import machine
 from lm.model.gemma3 import flops_per_token
 from lm.train import step
+from result import RESULTS, ROOT, versions, write_result
 
 FIRST_STEPS = RESULTS / "first_steps.json"
 LOSS_TOLERANCE_NATS = 0.01  # of the first step, whose products have operands of bfloat16
@@ -73,7 +68,7 @@ QUICK_PRODUCTS = [(64, 32, 48)]
 PRODUCT_S = 0.3  # for which a product is repeated
 VARIANTS = [  # the option that is left out, and the model that it was chosen for
     ("lm.model.kernels.WIDE_HEAD_OPTIONS", Case("gemma3_270m", 262_144, 1024, 16)),
-    ("lm.model.gemma3.GPU_COMPILER_OPTIONS", Case("gpt2_size", 50_257, 1024, 32, "ours", "adamw")),
+    ("lm.model.gemma3.GPU_COMPILER_OPTIONS", Case("gpt2_size", 50_257, 1024, 32)),
 ]
 NUM_STEPS = 200
 QUICK_STEPS = 8
@@ -122,13 +117,10 @@ def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithm
     # Compare to the peak, measured now.
     tokens_per_s = num_timed * params.batch_tokens / seconds
     flops_per_s = tokens_per_s * flops_per_token(config, case.seq_len)["total"]
-    peak = machine.matmul_peak_flops(device, dtype)
-    is_gemma = case.model != "nanogpt"  # whose FLOP are counted
+    peak = peak_flops(device, dtype)
     is_gpu = device.type == "cuda"
     return {
         "model": case.preset,
-        "implementation": case.model,
-        "optimizer": params.optimizer,
         "parameters": sum(p.numel() for p in state.model.parameters()),
         "vocab_size": case.vocab_size,
         "seq_len": case.seq_len,
@@ -138,7 +130,7 @@ def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithm
         "numerics": params.numerics,
         "compiled": params.compile,
         "tokens_per_s": round(tokens_per_s),
-        "share_of_peak": round(flops_per_s / peak, 3) if is_gemma else None,
+        "share_of_peak": round(flops_per_s / peak, 3),
         "peak_tflops": round(peak / 1e12, 2),
         "peak_memory_gib": round(torch.cuda.max_memory_allocated(device) / 2**30, 2) if is_gpu else None,
         "waits_per_step": num_waits,
@@ -182,6 +174,14 @@ def measure_product(num_rows: int, num_terms: int, num_columns: int, device: tor
     }
 
 
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Return the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
+    size = 8192 if device.type == "cuda" else 1024  # the larger ones fill a GPU
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    products = torch.empty_like(a)
+    return 2 * size**3 / fastest_s(lambda: torch.mm(a, a, out=products), device)
+
+
 def fastest_s(compute: Callable[[], object], device: torch.device) -> float:
     """Return the seconds of the fastest of several calls."""
     compute()
@@ -205,12 +205,10 @@ class Record:
         self.begun = time.perf_counter()
         self.found = {
             "device": machine.device_name(device),
-            "hardware": hardware(),
-            "versions": versions("torch", "numpy", "transformers"),
+            "versions": versions("torch", "numpy"),
             "cuda": torch.version.cuda,
             "prove": prove(),
             "models": [],
-            "peers": [],
             "exact": [],
             "products": [],
             "variants": [],
@@ -221,7 +219,7 @@ class Record:
         """Print what was measured, and write it; forget the model."""
         print(measured, flush=True)
         self.found[section].append(measured)
-        write_json(self.path, self.found)
+        write_result(self.path, **self.found)
         gc.collect()  # a compiled model is part of reference cycles
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -229,17 +227,13 @@ class Record:
 
     def measure(self, section: str, case: Case, num_steps: int, arithmetic: Arithmetic, **names: str) -> None:
         """Measure a case, or write why it was not."""
-        left_out = names | {"model": case.preset, "implementation": case.model}
         if time.perf_counter() - self.begun > LATEST_START_S:
-            return self.add(section, left_out | {"left_out": f"not begun after {LATEST_START_S} s"})
-        try:
-            measured = names | measure(case, num_steps, self.device, arithmetic)
-            if section == "models":
-                measured["agrees_with_cpu"] = agrees_with_cpu(case, measured)
-        except (ImportError, torch.OutOfMemoryError) as error:
-            if case.model == "ours":
-                raise
-            measured = left_out | {"left_out": str(error)}
+            left_out = {"model": case.preset, "left_out": f"not begun after {LATEST_START_S} s"}
+            self.add(section, names | left_out)
+            return
+        measured = names | measure(case, num_steps, self.device, arithmetic)
+        if section == "models":
+            measured["agrees_with_cpu"] = agrees_with_cpu(case, measured)
         self.add(section, measured)
 
 
@@ -256,12 +250,10 @@ def main() -> None:
     record = Record(args.out / "gpu.json", device)
     num_steps = QUICK_STEPS if args.quick else NUM_STEPS
 
-    # Fast numerics, beside others.
+    # Fast numerics.
     fast = FAST_EAGER if args.eager else FAST
     for case in QUICK_CASES if args.quick else CASES:
         record.measure("models", case, num_steps, fast)
-    for case in QUICK_PEERS if args.quick else PEERS:
-        record.measure("peers", case, num_steps, fast)
 
     # Exact numerics, beside torch's own float32.
     torch.backends.cuda.matmul.allow_tf32 = False
