@@ -25,7 +25,6 @@ TOOLS_BY_GOAL = {
         "generate": "tools.generate",
         "explain": "extras.trace.explain",
         "trace": "extras.trace.trace",
-        "suite": "extras.suite.suite",
         "to_tensorboard": "extras.live.to_tensorboard",
     },
     "compare runs": {

@@ -23,7 +23,6 @@ MOST_BYTES_OF_TESTS = 4 << 30
 # Files of more than 20 seconds of CPU time, which run first: the last worker to end has a short one. Of the first three
 # only one waits for `finished`.
 COSTLY_FILES = [
-    "extras/suite/tests/test_suite.py",
     "tests/lm/exact/test_gpu.py",
     "tests/lm/model/test_gemma3.py",
     "tests/repository/test_docs.py",

@@ -33,7 +33,7 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
     evaluated = figures["evaluation"].get("weights_sha256")
     best = record["best"]["sha256"][:WEIGHTS_DIGITS]
     if evaluated != best:
-        advice = "name its --evaluation, which `dvc repro` or, of a checkpoint, `python src suite` makes"
+        advice = "name its --evaluation, which the stage eval makes (for a checkpoint: docs/experiments.md#checkpoints)"
         raise IntegrityError(f"{args.evaluation}/details.json: is about the model {evaluated}, not {best}; {advice}")
 
     for split in ("train", "validation"):
