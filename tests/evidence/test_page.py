@@ -116,7 +116,7 @@ def test_the_lines_for_a_trainer_write_the_losses_of_a_model_of_transformers(tmp
 
 
 def test_the_lines_for_lm_eval_write_the_scores_of_each_task(tmp_path, monkeypatch, capsys):
-    """The names of lm-eval's own files end in a date, those of `python src lm_eval` do not."""
+    """Of a task, the newest file counts: lm-eval's names end in a date."""
     monkeypatch.chdir(tmp_path)
     right = {"a": 10, "b": 30}  # of 40 answers
     for folder, count in right.items():

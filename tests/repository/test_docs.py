@@ -116,7 +116,6 @@ TESTED_BY = {
     "docs/exact_order.md": "tests/lm/exact/test_order.py",
     "docs/experiments.md": "tests/repository/test_dvc_commands.py",
     "docs/resume.md": "tests/repository/test_dvc_commands.py",
-    "extras/lm_eval/README.md": "extras/lm_eval/tests/test_lm_eval.py",
 }
 TAGS = {
     "bash": ("run", "slow", *NOT_RUN),

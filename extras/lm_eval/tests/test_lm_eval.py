@@ -1,25 +1,25 @@
-"""`python src lm_eval`: lm-eval's figures of an exported model are those of lm.model for the same text."""
+"""lm-eval's figures of an exported model are those of lm.model for the same text."""
 
 import json
 import math
 import random
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
-from extras.lm_eval.lm_eval import main, read_metrics, rows_of, suffixes_of
-from lm.core.errors import DataError, ParamsError
-from lm.core.files import read_json
+from extras.lm_eval.lm_eval import main
+from lm.core.errors import UserError
 from lm.model.score import score_tokens, window_losses
+from lm.tokenizer.load import load_tokenizer
 from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
+from support.refusal import refused
 from tools.common.models import load_run, write_model
 
-README = Path(__file__).parent.parent / "README.md"
 SEQ_LEN = 32  # of write_trained
 WORDS = ["the", "dog", "saw a", "cat", "and", "é", "ran home;", "then,", "one day", "they", "sat", "by", "31", "trees"]
 
@@ -41,43 +41,7 @@ ODD = [
 TEXTS = [*STORIES, *ODD]
 
 
-def call(*arguments) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def write_tasks(folder: Path, texts: list[str]) -> list[dict]:
-    """Write the two tasks that README.md shows, with data of these texts; return the questions about endings."""
-    questions = questions_about([text for text in texts if text.count(" ") >= 20])
-    folder.mkdir()
-    blocks = re.findall(r"```yaml tested\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    for number, block in enumerate(blocks):
-        (folder / f"{number}.yaml").write_text(block, encoding="utf-8")
-    write_lines(folder / "documents.jsonl", [{"text": text} for text in texts])
-    write_lines(folder / "endings.jsonl", questions)
-    return questions
-
-
-def questions_about(texts: list[str]) -> list[dict]:
-    """Return a question about each text: which of four endings, its own and those of three others, goes on with it."""
-    words_of_texts = [text.split(" ") for text in texts]
-    beginnings = [" ".join(words[:10]) for words in words_of_texts]
-    endings = [" " + " ".join(words[10:13]) for words in words_of_texts]
-    questions = []
-    for number, beginning in enumerate(beginnings):
-        choices = [endings[(number + place) % len(endings)] for place in range(4)]  # the right one first
-        label = number % 4
-        choices[0], choices[label] = choices[label], choices[0]
-        questions.append({"beginning": beginning, "endings": choices, "label": label})
-    return questions
-
-
-def write_lines(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def load_gpt2(folder: Path):
-    from lm.tokenizer.load import load_tokenizer
-
     folder.mkdir()
     return load_tokenizer(tokenizer_cases.write_gpt2(folder))
 
@@ -89,47 +53,28 @@ TOKENIZERS = {
 }
 
 
-def write_export(folder: Path, tokenizer) -> tuple[torch.nn.Module, dict]:
-    """Write a trained model and its export into a folder that has the tokenizer; return the model and its record."""
-    record = write_trained(folder / "models", build(tokenizer.vocab_size), tokenizer)
-    model, *rest = load_run(folder / "models", folder / "tokenizer")
-    (folder / "export").mkdir()
-    write_model(folder / "export", model, *rest)
-    return model, record
-
-
 @pytest.fixture(scope="module", params=TOKENIZERS)
 def run(request, tmp_path_factory) -> SimpleNamespace:
-    """Make a trained model with one of the tokenizers, its export, and tasks of texts of one and of several windows."""
+    """A trained model with one of the tokenizers, and its export as lm-eval opens it."""
+    from extras.lm_eval.harness import ExportedModel
+
     folder = tmp_path_factory.mktemp(request.param)
     tokenizer = TOKENIZERS[request.param](folder / "tokenizer")
-    model, record = write_export(folder, tokenizer)
-    questions = write_tasks(folder / "tasks", TEXTS)
-    return SimpleNamespace(
-        folder=folder,
-        model=model,
-        tokenizer=tokenizer,
-        record=record,
-        questions=questions,
-    )
+    write_trained(folder / "models", build(tokenizer.vocab_size), tokenizer)
+    model, *rest = load_run(folder / "models", folder / "tokenizer")
+    export = folder / "export"
+    export.mkdir()
+    write_model(export, model, *rest)
+    exported = ExportedModel(str(export), device="cpu", batch_size=8)
+    return SimpleNamespace(export=export, exported=exported, model=model, tokenizer=tokenizer)
 
 
 with_bpe_alone = pytest.mark.parametrize("run", ["bpe"], indirect=True)
 
 
-def evaluate(run, *options) -> dict:
-    """Run the tool on the export and return the figures."""
-    export = run.folder / "export"
-    tasks = run.folder / "tasks"
-    output = run.folder / "figures.json"
-    assert call("--export", export, "--task_folder", tasks, "--output", output, *options) == 0
-    return read_json(output)
-
-
-@pytest.fixture(scope="module")
-def tasks(run) -> dict:
-    """The tasks in the figures of all texts."""
-    return evaluate(run)["tasks"]
+def request(*arguments: str) -> SimpleNamespace:
+    """Return a request of lm-eval to the model."""
+    return SimpleNamespace(args=arguments)
 
 
 def nats_of(run, text: str) -> np.ndarray:
@@ -138,36 +83,6 @@ def nats_of(run, text: str) -> np.ndarray:
     tokens = SimpleNamespace(ids=np.array(ids), eot_id=run.tokenizer.eot_id)
     losses, _ = score_tokens(run.model, tokens, SEQ_LEN, SEQ_LEN, 4, torch.float32)
     return losses
-
-
-def test_bits_per_byte_are_ours_within_1e_4_nats_per_token(run, tasks):
-    losses = [nats_of(run, text) for text in TEXTS]
-    lengths = [len(each) for each in losses]
-    assert min(lengths) < SEQ_LEN
-    assert max(lengths) > 3 * SEQ_LEN
-
-    metrics = tasks["stories_perplexity"]["metrics"]
-
-    num_bytes = sum(len(text.encode()) for text in TEXTS)
-    nats = metrics["bits_per_byte"]["value"] * math.log(2) * num_bytes
-    expected_nats = np.concatenate(losses).sum(dtype=np.float64)
-    assert abs(nats - expected_nats) / sum(lengths) < 1e-4
-
-
-def test_the_right_ending_is_chosen_by_our_own_losses(run, tasks):
-    metrics = tasks["stories_endings"]["metrics"]
-
-    is_right = [choose_ending(run, question) == question["label"] for question in run.questions]
-    assert len(is_right) > 30
-    assert metrics["acc"]["value"] == pytest.approx(np.mean(is_right))
-
-
-def choose_ending(run, question: dict) -> int:
-    """Return the ending with the lowest loss."""
-    losses = []
-    for ending in question["endings"]:
-        losses.append(nats_of_ending(run, question["beginning"], ending))
-    return int(np.argmin(losses))
 
 
 def nats_of_ending(run, beginning: str, ending: str) -> float:
@@ -181,17 +96,34 @@ def nats_of_ending(run, beginning: str, ending: str) -> float:
     return losses[0, -num_ending:].sum().item()
 
 
-def request(*arguments: str) -> SimpleNamespace:
-    """Return a request of lm-eval to the model."""
-    return SimpleNamespace(args=arguments)
+def test_whole_texts_have_our_losses_within_1e_4_nats_per_token(run):
+    """Texts of less than a window, of several, and of windows that repeat."""
+    expected = [nats_of(run, text) for text in TEXTS]
+    lengths = [len(each) for each in expected]
+    assert min(lengths) < SEQ_LEN
+    assert max(lengths) > 3 * SEQ_LEN
+
+    found = run.exported.loglikelihood_rolling([request(text) for text in TEXTS], disable_tqdm=True)
+
+    for each, losses in zip(found, expected, strict=True):
+        assert -each / len(losses) == pytest.approx(losses.mean(dtype=np.float64), abs=1e-4)
+
+
+def test_endings_have_our_losses(run):
+    endings = []
+    for text in STORIES:
+        words = text.split(" ")
+        endings.append((" ".join(words[:10]), " " + " ".join(words[10:13])))
+
+    found = run.exported.loglikelihood([request(*ending) for ending in endings], disable_tqdm=True)
+
+    expected = [nats_of_ending(run, *ending) for ending in endings]
+    assert [-nats for nats, _ in found] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.fixture
-def recorded(run):
-    """The exported model as lm-eval calls it, and the list of the token ids of each of its inputs."""
-    from extras.lm_eval.harness import ExportedModel
-
-    model = ExportedModel(run.folder / "export", SEQ_LEN)
+def inputs(run, monkeypatch) -> list[list[int]]:
+    """The token ids of each input of the model, which computes nothing."""
     inputs = []
 
     def record_inputs(requests, *_, **__):
@@ -199,8 +131,8 @@ def recorded(run):
             inputs.append([*context, *continuation])
         return [(0.0, True)] * len(requests)
 
-    model._loglikelihood_tokens = record_inputs
-    return model, inputs
+    monkeypatch.setattr(run.exported, "_loglikelihood_tokens", record_inputs)
+    return inputs
 
 
 def check_ends_of_text(run, inputs: list[list[int]], num_texts: int) -> None:
@@ -213,87 +145,58 @@ def check_ends_of_text(run, inputs: list[list[int]], num_texts: int) -> None:
         assert eot_id not in ids[1:]
 
 
-def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_training(run, recorded):
-    model, inputs = recorded
-
-    model.loglikelihood_rolling([request(text) for text in TEXTS])
+def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_training(run, inputs):
+    run.exported.loglikelihood_rolling([request(text) for text in TEXTS])
 
     check_ends_of_text(run, inputs, len(TEXTS))
     assert max(len(ids) for ids in inputs) == SEQ_LEN + 1
 
 
-def test_every_beginning_of_a_continuation_begins_with_one_end_of_text(run, recorded):
-    model, inputs = recorded
-
-    model.loglikelihood([request(text[:-3], text[-3:]) for text in TEXTS])
+def test_every_beginning_of_a_continuation_begins_with_one_end_of_text(run, inputs):
+    run.exported.loglikelihood([request(text[:-3], text[-3:]) for text in TEXTS])
 
     check_ends_of_text(run, inputs, len(TEXTS))
 
 
+TASK = {
+    "task": "stories",
+    "dataset_path": "json",
+    "test_split": "test",
+    "output_type": "loglikelihood_rolling",
+    "doc_to_text": "",
+    "doc_to_target": "text",
+    "metric_list": [{"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False}],
+}
+
+
 @with_bpe_alone
-def test_a_continuation_longer_than_a_window_is_refused(run):
+def test_the_command_runs_a_task_of_a_folder_with_the_arguments_of_lm_eval(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [])
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    task = TASK | {"dataset_kwargs": {"data_files": {"test": str(documents)}}}
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/stories.yaml").write_text(yaml.safe_dump(task))
+    options = ["--include_path", str(tmp_path / "tasks"), "--output_path", str(tmp_path / "results"), "--log_samples"]
+
+    assert main([str(run.export), "--tasks", "stories", "--limit", "9", *options]) == 0
+
+    (path,) = (tmp_path / "results").glob("*/results_*.json")
+    results = json.loads(path.read_text())
+    num_bytes = sum(len(text.encode()) for text in TEXTS[:9])
+    nats = sum(nats_of(run, text).sum(dtype=np.float64) for text in TEXTS[:9])
+    assert results["results"]["stories"]["bits_per_byte,none"] == pytest.approx(
+        nats / math.log(2) / num_bytes, rel=1e-4
+    )
+    assert "|stories|" in capsys.readouterr().out
+    (samples,) = (tmp_path / "results").glob("*/samples_stories_*.jsonl")
+    assert len(samples.read_text().splitlines()) == 9
+
+
+def test_a_folder_that_is_not_an_export_is_refused(tmp_path, capsys):
     from extras.lm_eval.harness import ExportedModel
 
-    model = ExportedModel(run.folder / "export", SEQ_LEN)
-    ending = " dog" * 3 * SEQ_LEN
+    with pytest.raises(UserError, match=r"model.json: .*name a folder that `python src export_hf` wrote"):
+        ExportedModel(str(tmp_path))
 
-    with pytest.raises(DataError, match="tokens, the windows of this model have 32; choose a task with shorter ones"):
-        model.loglikelihood([request("the", ending)])
-
-
-@with_bpe_alone
-def test_the_figures_of_a_limit_repeat_and_name_documents_versions_hashes_and_model(run, tasks, capfd):
-    first = evaluate(run, "--limit", 9)
-    printed = capfd.readouterr()
-    again = evaluate(run, "--limit", 9)
-
-    assert again == first
-    assert {"lm_eval", "torch", "transformers"} <= first["versions"].keys()
-    assert first["model"]["weights_sha256"] == run.record["best"]["sha256"]
-    assert first["model"]["seq_len"] == SEQ_LEN
-    limited = first["tasks"]["stories_endings"]
-    assert limited["documents"] == 9
-    assert limited["metrics"]["acc"]["stderr"] > 0
-    assert limited["hash"] != tasks["stories_endings"]["hash"]
-    assert re.search(r"warning: \d+ of \d+ requests are longer than the window of 32 tokens", printed.err)
-    for metric in ("word_perplexity", "byte_perplexity", "bits_per_byte", "acc", "acc_norm"):
-        assert f" {metric} |" in printed.out
-
-
-def test_the_results_of_each_folder_have_a_name_of_their_own():
-    models = Path("a/models")
-
-    assert suffixes_of([models]) == {models: ""}
-    assert list(suffixes_of([Path("a/one"), Path("b/two")]).values()) == ["-one", "-two"]
-    for other in ("a/../a/models", "b/models"):
-        with pytest.raises(ParamsError, match="--models"):
-            suffixes_of([models, Path(other)])
-
-
-def test_the_rows_have_value_and_error_of_each_metric():
-    metrics = {
-        "acc": {"value": 0.25, "stderr": 0.0433},
-        "bits_per_byte": {"value": 1.5, "stderr": None},
-    }
-
-    rows = rows_of({"stories": {"metrics": metrics}})
-
-    assert rows == [
-        ["stories", "acc", "0.2500", "0.0433"],
-        ["stories", "bits_per_byte", "1.5000", ""],
-    ]
-
-
-def test_a_metric_has_its_own_standard_error():
-    entry = {
-        "alias": "x",
-        "acc,none": 0.5,
-        "acc_stderr,none": 0.1,
-        "acc,strict": 0.25,
-        "acc_stderr,strict": "N/A",
-    }
-
-    assert read_metrics(entry) == {
-        "acc": {"value": 0.5, "stderr": 0.1},
-        "acc (strict)": {"value": 0.25, "stderr": None},
-    }
+    refused(main([str(tmp_path / "none")]), capsys.readouterr().err, 2, "none: is not a folder", "export_hf")
