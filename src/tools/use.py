@@ -2,7 +2,7 @@
 
     python src use                      # list the recipes
     python src use tinystories_gpt2
-    python src use small_gpu own_text   # one recipe, and another on top of it
+    python src use stack_c own_text     # one recipe, and another on top of it
 
 A recipe, recipes/NAME.yaml, holds the values in which a workload differs from the default, by file: params.yaml,
 presets.yaml, sources.yaml and runtime.yaml. Other values stay as they are, and so do comments. A recipe may add an

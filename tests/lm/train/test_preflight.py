@@ -175,7 +175,7 @@ def test_a_run_that_needs_more_than_is_free_is_rejected_or_on_a_gpu_warned_of():
     assert "lower train.micro_batch_tokens" in warning
 
 
-def test_the_recipe_of_a_large_gpu_is_not_warned_of():
+def test_a_large_micro_batch_on_a_large_gpu_is_not_warned_of():
     """gpt2_size at a micro-batch of 65,536 tokens in bfloat16 takes less than the 78 GiB of an H100."""
     lengths = {"seq_len": 1024, "batch_tokens": 65_536, "micro_batch_tokens": 65_536}
     params = train_params(numerics="fast", **lengths)
