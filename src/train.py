@@ -33,10 +33,9 @@ from lm.train import checkpoints, preflight, ranks, step
 from lm.train.checkpoints import CheckpointWriter
 from lm.train.config import TrainRuntime, read_params, read_runtime
 from lm.train.outputs import publish, write_curves, write_metrics, write_results, write_timing
-from lm.train.progress import Progress, print_end, print_plan, shows_bar
+from lm.train.progress import Progress, print_end, print_plan
 from lm.train.ranks import SINGLE_PROCESS, World
 from lm.train.run import Run, RunFiles, Training
-from lm.train.state import last_dtype
 from lm.train.stop import StopRequest
 
 
@@ -140,7 +139,7 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
 
     # Build the model, print the size of the run, and resume from the newest intact checkpoint.
     saved = run.load_checkpoint(world)
-    training = run.start(world, device, last_dtype(saved))
+    training = run.start(world, device)
     print_plan(training, threads)
     training.resume(saved)
 
@@ -150,11 +149,6 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
     windows = training.windows
     batches = step.prefetch(windows, range(state.step, params.max_steps), device, step.rows_of_rank(world, params))
 
-    # Measure the peak speed, which only a bar shows.
-    peak_flops = None
-    if shows_bar(world):
-        peak_flops = machine.matmul_peak_flops(device, dtype) * world.world_size
-
     # Count the time, and show the run.
     staying = checkpoints.staying_steps(params, runtime.keep_checkpoints)
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
@@ -162,7 +156,7 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
     last_save_s = 0.0
     with (
         StopRequest(ranks.parent_stage(), world.is_main) as stop,
-        Progress(training.plan, state, params, peak_flops) as progress,
+        Progress(training.plan, state, params) as progress,
         CheckpointWriter(run.folder, staying, device) as writer,
     ):
         # Show that losses do not depend on later tokens, and validate the initial weights.

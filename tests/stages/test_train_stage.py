@@ -273,19 +273,6 @@ def test_the_evaluation_looks_for_free_cores_after_each_batch(trained, looks):
     assert looks == [True]
 
 
-@pytest.mark.parametrize("is_shown", [True, False])
-def test_the_peak_speed_is_measured_for_a_bar_only(workspace, monkeypatch, capsys, is_shown):
-    """It costs a third of a second of all cores."""
-    measured = []
-    monkeypatch.setattr(train_stage, "shows_bar", lambda world: is_shown)
-    monkeypatch.setattr(train_stage.machine, "matmul_peak_flops", lambda *given: measured.append(given) or 1e9)
-
-    train()
-
-    assert len(measured) == int(is_shown)
-    assert ("mfu=" in capsys.readouterr().err) is is_shown
-
-
 @pytest.fixture
 def slow_down(monkeypatch):
     """Return a function that makes every call of a function or method take longer."""

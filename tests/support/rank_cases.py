@@ -21,7 +21,6 @@ import lm.tokens.tokenfile
 import lm.train.run
 import lm.train.step
 import train as train_stage
-from lm.model import machine
 from lm.train.ranks import MAIN_RANK_SPEAKS_S, parent_stage
 from support.train_cases import Ended, Stage, at_step, beside_training, wait_for, write_slowly
 
@@ -106,19 +105,6 @@ def hang_at(rank: int, step: int) -> None:
         dist.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
 
     at_step(step, hang)
-
-
-def measure(speedup: float) -> None:
-    """A sabotage: the processor has bfloat16, measured this many times faster; only the main rank may measure."""
-    machine.has_bfloat16 = lambda device: True
-    is_main = os.environ.get("RANK", "0") == "0"
-    machine.bfloat16_speedup = (lambda: speedup) if is_main else forbidden
-
-
-def measure_and_stop(speedup: float, step: int) -> None:
-    """A sabotage: as `measure`; the last of two ranks is asked to stop in this step."""
-    measure(speedup)
-    stop_at(1, step)
 
 
 def stop_at(rank: int, step: int) -> None:

@@ -74,7 +74,8 @@ def plan_of_chosen(on_gpu: bool, micro_batch_tokens: int | None = None) -> Plan:
     model = read_yaml("presets.yaml")["models"][params["model"]["name"]]
     config = ModelConfig(**model, vocab_size=VOCABULARY[params["tokenizer"]["name"]])
     device = "cuda" if on_gpu else "cpu"
-    dtype = torch.bfloat16 if on_gpu and train.numerics == "fast" else torch.float32
+    is_bfloat16 = train.numerics == "fast" and (on_gpu or train.dtype == "bfloat16")
+    dtype = torch.bfloat16 if is_bfloat16 else torch.float32
     return Plan(train, config, train.max_tokens, micro_batch_tokens or train.micro_batch_tokens, device, dtype)
 
 

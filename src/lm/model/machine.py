@@ -1,13 +1,11 @@
-"""The machine that computes: device, dtype, threads, memory and speed.
+"""The machine that computes: device, dtype, threads and memory.
 
 This module and lm.exact name kinds of GPUs.
 """
 
 import ctypes
-import math
 import platform
 import sys
-import time
 from pathlib import Path
 
 import numba
@@ -17,20 +15,15 @@ import torch
 from torch import Tensor
 
 from lm.core.errors import EnvironmentFailure
-from lm.core.messages import say
 from lm.core.numerics import DeviceChoice
 from lm.core.params import read_section
 from lm.core.paths import RUNTIME
 from lm.exact.threads import get_num_threads
 
 COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# Instruction sets for bfloat16 under torch's names. Which of them are fast differs: AVX512_BF16 without AMX makes a
-# training step faster on AMD EPYC and slower on Intel Xeon (benchmarks/results/train_step_without_amx.json).
+# Instruction sets for bfloat16 under torch's names. Not all are fast: AVX512_BF16 without AMX makes a training step
+# faster on AMD EPYC and slower on Intel Xeon (benchmarks/results/train_step_without_amx.json).
 BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
-PROBED_SHAPES = ((1024, 192, 512), (512, 192, 8192))  # tokens x d_model x d_ff, or x vocabulary
-MEASURED_S = 0.02  # time of the matrix products of one measurement
-PEAK_SIZES = {"cuda": 8192, "cpu": 1024}  # of square matrices; the larger ones fill a GPU
-MIN_SPEEDUP = 1.2  # of bfloat16, for `auto` to choose it: a clear margin, so that the choice is stable
 
 
 def read_device(index: int | None = None) -> torch.device:
@@ -85,39 +78,11 @@ def has_bfloat16(device: torch.device) -> bool:
     return sys.platform.startswith("linux") and any(capabilities.get(name, False) for name in BFLOAT16_SETS)
 
 
-def resolve_dtype(name: str, device: torch.device, earlier: str | None = None) -> torch.dtype:
-    """Return the dtype to compute in, and print why; "auto" is `earlier`, that of the run so far, or the faster one."""
-    reason = "train.dtype"
-    if name == "auto" and not has_bfloat16(device):
-        name = "float32"
-        reason = f"this {device.type} has no instructions for bfloat16"
-    elif name == "auto" and earlier:
-        name = earlier
-        reason = "as the run began"
-    elif name == "auto":
-        speedup = math.inf if device.type == "cuda" else bfloat16_speedup()
-        name = "bfloat16" if speedup >= MIN_SPEEDUP else "float32"
-        reason = "this GPU has it" if device.type == "cuda" else f"bfloat16 products are {speedup:.1f} times as fast"
-    say(f"dtype        {name} ({reason})")
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype in which fast numerics compute: "auto" is bfloat16 on a GPU that has it, else float32."""
+    if name == "auto":
+        name = "bfloat16" if is_gpu(device) and has_bfloat16(device) else "float32"
     return COMPUTE_DTYPES[name]
-
-
-def bfloat16_speedup() -> float:
-    """Return the time of float32 matrix products divided by that of bfloat16 ones, measured in 0.2 s on a CPU."""
-    best_float32 = best_bfloat16 = math.inf
-    for _ in range(4):  # they alternate and the shortest time counts, so that other processes disturb them alike
-        best_float32 = min(best_float32, products_time(torch.float32))
-        best_bfloat16 = min(best_bfloat16, products_time(torch.bfloat16))
-    return best_float32 / best_bfloat16
-
-
-def products_time(dtype: torch.dtype) -> float:
-    """Return the seconds of matrix products of PROBED_SHAPES on a CPU."""
-    operands = [(torch.ones(m, k, dtype=dtype), torch.ones(k, n, dtype=dtype)) for m, k, n in PROBED_SHAPES]
-    started = time.perf_counter()
-    for a, b in operands:
-        torch.mm(a, b)
-    return time.perf_counter() - started
 
 
 def computed_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
@@ -178,57 +143,29 @@ def has_nvidia_driver() -> bool:
 
 def available_memory_bytes(
     device: torch.device,
-    cgroup: Path = Path("/sys/fs/cgroup"),
+    cgroups: Path = Path("/sys/fs/cgroup"),
     membership: Path = Path("/proc/self/cgroup"),
 ) -> int:
-    """Return the bytes that can be allocated now on the GPU, or on the machine, in its container or its job."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    free = psutil.virtual_memory().available
-    limits = [memory_left(folder) for folder in control_groups(cgroup, membership)]
-    return min([free, *(left for left in limits if left is not None)])
+    """Return the bytes that can be allocated now on the GPU, or on the machine, in its container or its job.
 
-
-def control_groups(cgroup: Path, membership: Path) -> list[Path]:
-    """Return the folders of the control groups, of version 2 and 1, that may limit the memory of this process.
-
-    They are its own group and the groups around it. In a container the own one may be at the root of `cgroup`.
+    A container or a job is a control group of version 2; its own limit counts, and those of the groups around it.
     """
-    folders = [cgroup, cgroup / "memory"]
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return folders
+    if is_gpu(device):
+        return torch.cuda.mem_get_info(device)[0]
+    free = [psutil.virtual_memory().available]
+    lines = membership.read_text().splitlines() if membership.exists() else []
+    own = cgroups
     for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":  # version 2
-            root = cgroup
-        elif "memory" in controllers.split(","):
-            root = cgroup / "memory"
-        else:
-            continue
-        group = Path(path.lstrip("/"))
-        folders += [root / each for each in (group, *group.parents)]
-    return list(dict.fromkeys(folders))
-
-
-def memory_left(folder: Path) -> int | None:
-    """Return the bytes that a control group may still allocate, or None if it has no limit."""
-    for limit_file, used_file, cached_entry in (
-        ("memory.max", "memory.current", "inactive_file"),  # version 2
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
-    ):
-        try:
-            limit = (folder / limit_file).read_text().strip()
-            used = int((folder / used_file).read_text())
-            stat = (folder / "memory.stat").read_text().split()
-        except OSError:
-            continue
-        if limit == "max":
-            return None
-        cached = int(stat[stat.index(cached_entry) + 1])  # files read once; the kernel frees them on demand
-        return int(limit) - used + cached
-    return None
+        if line.startswith("0::/"):
+            own = cgroups / line.removeprefix("0::/")
+    for group in (own, *own.parents):
+        limit = group / "memory.max"
+        if limit.exists() and limit.read_text() != "max\n":
+            used = int((group / "memory.current").read_text())
+            stat = (group / "memory.stat").read_text().split()
+            cached = int(stat[stat.index("inactive_file") + 1])  # files read once; the kernel frees them on demand
+            free.append(int(limit.read_text()) - used + cached)
+    return min(free)
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -257,25 +194,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until a GPU has done its work; a CPU has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def matmul_peak_flops(device: torch.device, dtype: torch.dtype, size: int | None = None, seconds: float = 0.3) -> float:
-    """Measure the peak rate of square matrix products now, in FLOP/s (2 per multiply-add)."""
-    size = size or PEAK_SIZES[device.type]
-    a = torch.empty(size, size, device=device).normal_(generator=torch.Generator(device).manual_seed(1)).to(dtype)
-    products = torch.empty_like(a)
-    best = math.inf
-    count = 1
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or best == math.inf:
-        started = time.perf_counter()
-        for _ in range(count):
-            torch.mm(a, a, out=products)
-        synchronize(device)
-        elapsed = time.perf_counter() - started
-        best = min(best, elapsed / count)
-        count *= 2 if elapsed < MEASURED_S else 1  # until launching and waiting take a negligible share
-    return 2 * size**3 / best
 
 
 # What a step asks a GPU, or does differently there.

@@ -23,7 +23,8 @@ def print_plan(training: Training, threads: ThreadTuner) -> None:
     if not world.is_main:
         return
     device = describe_device(training.device, threads.threads)
-    say("\n".join([f"device       {device}", *training.plan.lines()]))
+    dtype = str(training.dtype).removeprefix("torch.")
+    say("\n".join([f"device       {device}", f"dtype        {dtype}", *training.plan.lines()]))
     if world.world_size > 1:
         say(f"processes    {world.world_size}, {world.local_world_size} on this host")
     messages = preflight.warnings(training.plan, run.params, run.config)
@@ -37,23 +38,19 @@ def shows_bar(world: World) -> bool:
 
 
 class Progress(tqdm):
-    """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation.
+    """Show a run on the main rank: a bar on a terminal; elsewhere one line on stdout per validation."""
 
-    peak_flops: FLOP/s of all ranks at best, of which the bar shows the share that training reaches; None without a bar.
-    """
-
-    def __init__(self, plan: Plan, state: TrainingState, params: TrainParams, peak_flops: float | None):
+    def __init__(self, plan: Plan, state: TrainingState, params: TrainParams):
         super().__init__(
             total=plan.max_tokens,
             initial=state.step * params.batch_tokens,
             unit="tok",
             unit_scale=True,
             desc="train",
-            disable=peak_flops is None,
+            disable=not shows_bar(state.world),
         )
         self.plan = plan
         self.state = state
-        self.peak_flops = peak_flops
         self.started = time.monotonic()
         self.first_step = state.step
         self.rows_shown = len(state.history.train)
@@ -64,9 +61,8 @@ class Progress(tqdm):
         seconds = time.monotonic() - self.started
         step, tokens, val_loss = self.state.history.validation[-1]
         train_rows = self.state.history.train
-        if self.peak_flops is not None:
-            mfu = self.plan.flops_per_step * steps / seconds / self.peak_flops
-            self.set_postfix(val_loss=f"{val_loss:.3f}", mfu=f"{mfu:.0%}")
+        if not self.disable:
+            self.set_postfix(val_loss=f"{val_loss:.3f}")
         elif self.state.world.is_main:
             line = f"step {step:,} of {self.plan.max_steps:,}, {tokens:,} tokens"
             line += f", training loss {train_rows[-1][3]:.4f}" if len(train_rows) > self.rows_shown else ""

@@ -121,13 +121,12 @@ class Run:
             saved = checkpoints.load_checkpoint(Checkpoint(self.folder, newest), is_verified=True)
         return saved
 
-    def start(self, world: World, device: torch.device, earlier_dtype: str | None = None) -> "Training":
-        """Build model, optimizers and windows as before the first step; all ranks call it together.
+    def start(self, world: World, device: torch.device) -> "Training":
+        """Build model, optimizers and windows as before the first step.
 
-        earlier_dtype: in which the run, or the one that it is compared with, has computed so far. Raises
-        EnvironmentFailure if the run does not fit into memory.
+        Raises EnvironmentFailure if the run does not fit into memory.
         """
-        dtype = choose_dtype(self.params, world, device, earlier_dtype)
+        dtype = choose_dtype(self.params, device)
 
         # Reject a run that does not fit before it takes memory.
         plan = self.plan(world, device, dtype)
@@ -223,13 +222,8 @@ def read_ngrams(folder: Path | None, num_buckets: int | None, train: TokenFile) 
     return NgramEmbeddings(tokenizer.token_texts, train.vocab_size, num_buckets)
 
 
-def choose_dtype(params: TrainParams, world: World, device: torch.device, earlier: str | None) -> torch.dtype:
-    """Return the dtype in which all ranks compute: float32 in exact numerics, in fast ones what the main rank chooses.
-
-    earlier: the dtype of the run so far, which it keeps where train.dtype is auto.
-    """
-    dtype = torch.float32
-    if world.is_main and params.numerics == "fast":
-        dtype = machine.resolve_dtype(params.dtype, device, earlier)
-    (is_bfloat16,) = world.all_reduce_max(int(dtype == torch.bfloat16))
-    return torch.bfloat16 if is_bfloat16 else torch.float32
+def choose_dtype(params: TrainParams, device: torch.device) -> torch.dtype:
+    """Return the dtype in which a rank computes: float32 in exact numerics."""
+    if params.numerics == "exact":
+        return torch.float32
+    return machine.resolve_dtype(params.dtype, device)

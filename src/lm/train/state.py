@@ -100,13 +100,6 @@ class TrainingState:
         self.seconds[activity] += self.measured - before
 
 
-def last_dtype(saved: dict | None) -> str | None:
-    """Return the dtype in which the run of a saved state computed last; None if it has none, as in exact numerics."""
-    if saved is None or not saved["segments"]:
-        return None
-    return saved["segments"][-1].get("dtype")
-
-
 def named_tensors(saved: dict) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the weights in model order and each optimizer's tensors by parameter, of an `as_dict`."""
     yield from saved["model"].items()

@@ -3,7 +3,6 @@
 import platform
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -19,11 +18,9 @@ from lm.model import machine
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.machine import (
     available_memory_bytes,
-    bfloat16_speedup,
     computed_on,
     idle_gpu_warnings,
     is_out_of_memory,
-    matmul_peak_flops,
     read_device,
     reject_emulation,
     resolve_dtype,
@@ -39,33 +36,21 @@ CUDA = torch.device("cuda", 0)
 # Memory.
 
 
-def write_group(folder: Path, version: int, limit: int | str) -> None:
+def write_group(folder: Path, limit: int | str) -> None:
     """Write the memory files of a control group that uses 700,000 bytes, 200,000 of them for files read once."""
     folder.mkdir(parents=True, exist_ok=True)
-    if version == 2:
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text("700000\n")
-        (folder / "memory.stat").write_text("anon 400000\ninactive_file 200000\nactive_file 100000\n")
-    else:
-        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
-        (folder / "memory.usage_in_bytes").write_text("700000\n")
-        (folder / "memory.stat").write_text("total_cache 400000\ntotal_inactive_file 200000\n")
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text("700000\n")
+    (folder / "memory.stat").write_text("anon 400000\ninactive_file 200000\nactive_file 100000\n")
 
 
-@pytest.mark.parametrize(
-    ("version", "root", "membership"),
-    [
-        pytest.param(2, ".", "0::/slurm/job_7\n", id="version 2"),
-        pytest.param(1, "memory", "4:cpu,cpuacct:/x\n9:memory:/slurm/job_7\n0::/\n", id="version 1"),
-    ],
-)
-def test_the_lowest_limit_of_the_control_groups_counts(tmp_path, version, root, membership):
+def test_the_lowest_limit_of_the_control_groups_counts(tmp_path):
     """First the container's, then that of the group around the own one, then the own one."""
     member = tmp_path / "member"
-    member.write_text(membership)
+    member.write_text("4:cpu,cpuacct:/x\n0::/slurm/job_7\n")
 
     for place, limit in ((".", 1_000_000), ("slurm", 950_000), ("slurm/job_7", 900_000)):
-        write_group(tmp_path / root / place, version, limit)
+        write_group(tmp_path / place, limit)
 
         assert available_memory_bytes(CPU, tmp_path, member) == limit - 700_000 + 200_000
 
@@ -73,7 +58,7 @@ def test_the_lowest_limit_of_the_control_groups_counts(tmp_path, version, root, 
 @pytest.mark.parametrize("limit", [None, "max", 2**60], ids=["no group", "no limit", "more than the machine has"])
 def test_the_free_memory_of_the_machine_counts_if_no_limit_is_lower(tmp_path, limit):
     if limit is not None:
-        write_group(tmp_path, 2, limit)
+        write_group(tmp_path, limit)
 
     found = available_memory_bytes(CPU, tmp_path, tmp_path / "none")
 
@@ -99,86 +84,25 @@ def test_failed_allocations_are_recognized_on_every_device(error, expected):
 # The dtype.
 
 
-@pytest.fixture
-def products(monkeypatch):
-    """Matrix products that take the time that a test wants, by a clock of their own.
-
-    `seconds` has the time of each product in float32, the last one for ever; in bfloat16 they are `speedup` times as
-    fast.
-    """
-    products = SimpleNamespace(seconds=[1.25], speedup=1.25)
-    now_s = [0.0]
-
-    def multiply(a, b, out=None):
-        duration_s = products.seconds.pop(0) if len(products.seconds) > 1 else products.seconds[0]
-        now_s[0] += duration_s if a.dtype == torch.float32 else duration_s / products.speedup
-
-    monkeypatch.setattr(torch, "mm", multiply)
-    monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
-    return products
-
-
-def test_the_speedup_of_bfloat16_is_the_time_of_float32_products_by_its_own(products):
-    products.speedup = 4
-
-    assert bfloat16_speedup() == 4
-
-
-@pytest.mark.parametrize(("dtype", "peak"), [(torch.float32, 4000), (torch.bfloat16, 16_000)])
-def test_the_peak_is_two_operations_for_each_multiply_add_of_the_fastest_product(products, dtype, peak):
-    """A product of two matrices of 10 by 10 has 1,000 multiply-adds."""
-    products.seconds = [3.0, 0.5, 1.0]
-    products.speedup = 4
-
-    assert matmul_peak_flops(CPU, dtype, size=10, seconds=4) == peak
-
-
 ON_LINUX = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="torch reports the instruction sets on Linux only"
 )
 
 
-@ON_LINUX
 @pytest.mark.parametrize(
-    ("instructions", "speedup", "wanted"),
+    ("name", "device", "has_bfloat16", "wanted"),
     [
-        pytest.param("avx512_bf16", 2.5, torch.bfloat16, id="AMD EPYC"),
-        pytest.param("avx512_bf16", 0.625, torch.float32, id="Intel Xeon with AMX turned off"),
-        pytest.param("sve_bf16", 1.125, torch.float32, id="too close to be stable"),
-        pytest.param("sve_bf16", 1.25, torch.bfloat16, id="enough"),
+        ("auto", CUDA, True, torch.bfloat16),
+        ("auto", CUDA, False, torch.float32),
+        ("auto", CPU, True, torch.float32),
+        ("bfloat16", CPU, True, torch.bfloat16),
+        ("float32", CUDA, True, torch.float32),
     ],
 )
-def test_auto_is_bfloat16_where_it_is_faster(monkeypatch, capsys, products, instructions, speedup, wanted):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
-    products.seconds = [speedup]
-    products.speedup = speedup
+def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, name, device, has_bfloat16, wanted):
+    monkeypatch.setattr(machine, "has_bfloat16", lambda device: has_bfloat16)
 
-    found = resolve_dtype("auto", CPU)
-
-    assert found == wanted
-    name = str(wanted).removeprefix("torch.")
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"dtype        {name} (")
-    assert f" {speedup:.1f} times" in printed
-
-
-@ON_LINUX
-@pytest.mark.parametrize(
-    ("instructions", "name", "earlier", "wanted"),
-    [
-        ("avx2", "auto", "bfloat16", torch.float32),  # where it would be emulated
-        ("avx512_bf16", "auto", "float32", torch.float32),
-        ("avx512_bf16", "auto", "bfloat16", torch.bfloat16),
-        ("avx512_bf16", "float32", "bfloat16", torch.float32),
-    ],
-)
-def test_nothing_is_measured_where_instructions_the_run_so_far_or_a_name_decide(
-    monkeypatch, instructions, name, earlier, wanted
-):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
-    monkeypatch.setattr(torch, "mm", lambda *operands: pytest.fail("a product was measured"))
-
-    assert resolve_dtype(name, CPU, earlier) == wanted
+    assert resolve_dtype(name, device) == wanted
 
 
 @ON_LINUX

@@ -12,7 +12,7 @@ from lm.train.ranks import World
 from lm.train.state import History
 
 # 20 steps of 512 tokens.
-PLAN = SimpleNamespace(max_steps=20, max_tokens=10_240, flops_per_step=6e9)
+PLAN = SimpleNamespace(max_steps=20, max_tokens=10_240)
 PARAMS = SimpleNamespace(batch_tokens=512)
 
 
@@ -45,7 +45,7 @@ def validate(state: SimpleNamespace, shown: Progress, step: int, val_loss: float
 )
 def test_a_validation_prints_speed_and_time_left_of_this_process(clock, capsys, first_step, step, seconds, line):
     state = state_at(first_step)
-    shown = Progress(PLAN, state, PARAMS, None)
+    shown = Progress(PLAN, state, PARAMS)
 
     clock.append(clock[0] + seconds)
     validate(state, shown, step, 2.34567)
@@ -55,7 +55,7 @@ def test_a_validation_prints_speed_and_time_left_of_this_process(clock, capsys, 
 
 def test_a_line_has_the_newest_training_loss_once(clock, capsys):
     state = state_at(0)
-    shown = Progress(PLAN, state, PARAMS, None)
+    shown = Progress(PLAN, state, PARAMS)
     clock.append(clock[0] + 1)
 
     state.history.train += [[1, 512, 0.1, 5.5, 1.0], [2, 1024, 0.1, 4.25, 1.0]]
@@ -67,18 +67,18 @@ def test_a_line_has_the_newest_training_loss_once(clock, capsys):
     assert second.startswith("step 3 of 20, 1,536 tokens, validation loss 2.0000, ")
 
 
-def test_a_bar_shows_tokens_and_the_share_of_the_peak_speed(clock, monkeypatch, capsys):
-    """Ten steps of 6 GFLOP in 60 s are 1 GFLOP/s, a quarter of a peak of 4 GFLOP/s."""
+def test_a_bar_shows_tokens_and_the_validation_loss(clock, monkeypatch, capsys):
     postfixes = []
+    monkeypatch.setattr(progress, "shows_bar", lambda world: True)
     monkeypatch.setattr(Progress, "set_postfix", lambda self, **shown: postfixes.append(shown))
     state = state_at(5)
-    shown = Progress(PLAN, state, PARAMS, 4e9)
+    shown = Progress(PLAN, state, PARAMS)
     assert (shown.n, shown.total) == (5 * 512, 10_240)
 
     clock.append(clock[0] + 60)
     validate(state, shown, 15, 2.34567)
 
-    assert postfixes == [{"val_loss": "2.346", "mfu": "25%"}]
+    assert postfixes == [{"val_loss": "2.346"}]
     assert capsys.readouterr().out == ""
 
 
@@ -101,7 +101,7 @@ def test_the_end_of_a_run_prints_its_time_and_its_best_loss(capsys):
     ]
 
 
-PLAN_LINES = "device       cpu, 3 threads\nsteps        20\nprocesses    8, 4 on this host\n"
+PLAN_LINES = "device       cpu, 3 threads\ndtype        float32\nsteps        20\nprocesses    8, 4 on this host\n"
 PLAN_WARNINGS = "warning: a setting is unusual\nwarning: memory is short\nwarning: a core is busy\n"
 
 
@@ -111,6 +111,7 @@ def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, 
     training = SimpleNamespace(
         run=SimpleNamespace(params=None, config=None),
         device=torch.device("cpu"),
+        dtype=torch.float32,
         plan=SimpleNamespace(lines=lambda: ["steps        20"]),
         state=SimpleNamespace(world=World(rank, 8, local_world_size=4)),
         memory_warnings=["memory is short"],

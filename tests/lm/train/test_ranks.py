@@ -25,7 +25,7 @@ from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.preflight import reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
-from support.rank_cases import CAP_S, measure, measure_and_stop, record_batches, run_ranks, stop_at
+from support.rank_cases import CAP_S, record_batches, run_ranks, stop_at
 from support.train_cases import (
     ARGUMENTS,
     Ended,
@@ -178,21 +178,6 @@ def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, befo
     segments = publish()["segments"]
     assert [segment["from_step"] for segment in segments] == [0, STOP]
     assert [segment["ranks"] for segment in segments] == [before, after]
-
-
-def test_the_main_rank_chooses_the_dtype(workspace):
-    workspace.change(**{"train.dtype": "auto"})
-
-    stopped = run_ranks(2, measure_and_stop, 3.0, STOP)
-    resumed = run_stage(measure, 0.5)
-
-    assert [rank.code for rank in stopped] == [143, 143], stopped
-    assert "dtype        bfloat16 (bfloat16 products are 3.0 times as fast)" in stopped[0].out
-    assert resumed.code == 0
-    assert "dtype        bfloat16 (as the run began)" in resumed.out
-    segments = read_model()["segments"]
-    assert [segment["from_step"] for segment in segments] == [0, STOP]
-    assert [segment["dtype"] for segment in segments] == ["bfloat16", "bfloat16"]
 
 
 def read_outputs() -> dict[str, bytes]:

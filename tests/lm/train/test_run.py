@@ -133,14 +133,13 @@ def test_the_main_rank_alone_checks_the_memory(monkeypatch):
     assert warnings == [["memory is short"], []]
 
 
-def test_a_run_keeps_the_dtype_in_which_it_has_computed_and_an_exact_one_float32(monkeypatch):
+def test_exact_numerics_compute_in_float32_whatever_the_device_has(monkeypatch):
     monkeypatch.setattr(machine, "has_bfloat16", lambda device: True)
     fast = read_run(numerics="fast", dtype="auto").params
     exact = read_run(numerics="exact", dtype="auto").params
 
-    assert choose_dtype(fast, SINGLE_PROCESS, CPU, "float32") == torch.float32
-    assert choose_dtype(fast, SINGLE_PROCESS, CPU, "bfloat16") == torch.bfloat16
-    assert choose_dtype(exact, SINGLE_PROCESS, CPU, None) == torch.float32
+    assert choose_dtype(fast, GPU) == torch.bfloat16
+    assert choose_dtype(exact, GPU) == torch.float32
 
 
 def test_fast_numerics_on_a_gpu_record_no_digests():

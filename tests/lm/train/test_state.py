@@ -9,7 +9,7 @@ from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.machine import computed_on
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
-from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, last_dtype, named_tensors
+from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
@@ -106,13 +106,6 @@ def test_only_the_main_rank_reads_whole_weights():
 
     assert main_rank.digest() == state.digest()
     assert other_rank.digest() == ""
-
-
-def test_a_run_continues_in_the_dtype_of_its_last_segment():
-    assert last_dtype(None) is None
-    assert last_dtype({"segments": []}) is None
-    assert last_dtype({"segments": [{"numerics": "exact"}]}) is None
-    assert last_dtype({"segments": [{"dtype": "bfloat16"}, {"dtype": "float32"}]}) == "float32"
 
 
 # The machine that computes.
