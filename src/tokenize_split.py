@@ -33,7 +33,7 @@ from lm.text.slices import Slice, read_slice
 from lm.tokenizer.config import TokenizeRuntime
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import Encoded, encode_in_processes, encode_with_gigatoken, show_progress
-from lm.tokenizer.gigatoken_encoder import GigatokenError, open_gigatoken
+from lm.tokenizer.gigatoken_encoder import open_gigatoken
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 
@@ -79,12 +79,9 @@ def tokenize_slice(
         # Encode with gigatoken, which is faster.
         gigatoken = open_gigatoken(tokenizer)
         if gigatoken:
-            try:
-                return write(encode_with_gigatoken(text.chunks(), gigatoken)), "gigatoken"
-            except GigatokenError as error:
-                print(f"warning: {error}; tokenizing all of {out} again with tiktoken alone", file=sys.stderr)
+            return write(encode_with_gigatoken(text.chunks(), gigatoken)), "gigatoken"
 
-        # Encode with the tokenizer itself if gigatoken cannot be used or has failed.
+        # Encode with the tokenizer itself if gigatoken cannot be used.
         num_processes = num_processes or os.cpu_count() or 1
         return write(encode_in_processes(text.chunks(), tokenizer, num_processes)), "the tokenizer itself"
 

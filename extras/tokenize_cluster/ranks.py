@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -29,7 +28,7 @@ from lm.text.parquet import iter_batches, open_parquet
 from lm.text.slices import Slice
 from lm.tokenizer.counts import TextCounts
 from lm.tokenizer.encoding import Encoded, encode_here, encode_with_gigatoken
-from lm.tokenizer.gigatoken_encoder import GigatokenError, open_gigatoken
+from lm.tokenizer.gigatoken_encoder import open_gigatoken
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import DTYPES, blocks_of, map_ids, sidecar_path, write_tokens
 
@@ -172,12 +171,9 @@ def tokenize_rank(job: RankJob, rank: Rank) -> None:
         write_tokens(path, counts.ids_of(encoded), tokenizer.meta["dtype"], describe)
 
     if gigatoken := open_gigatoken(tokenizer):
-        try:
-            write(encode_with_gigatoken(_chunks(job, rank), gigatoken))
-            return
-        except GigatokenError as error:
-            print(f"warning: {error}; tokenizing all of {path} again with tiktoken alone", file=sys.stderr)
-    write(encode_here(_chunks(job, rank), tokenizer))
+        write(encode_with_gigatoken(_chunks(job, rank), gigatoken))
+    else:
+        write(encode_here(_chunks(job, rank), tokenizer))
 
 
 def _chunks(job: RankJob, rank: Rank) -> Iterator[Chunk]:

@@ -12,7 +12,6 @@ from lm.text import documents
 from lm.text.parquet import write_documents
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
-from lm.tokenizer.gigatoken_encoder import Gigatoken
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import write_source
@@ -78,36 +77,3 @@ def test_the_ids_are_those_of_each_document_for_any_workers_and_chunks(
     assert meta["documents"] == len(texts)
     assert meta["characters"] == sum(map(len, texts))
     assert meta["utf8_bytes"] == sum(len(text.encode()) for text in texts)
-
-
-class Panic(BaseException):
-    """Stands for a panic in Rust."""
-
-
-encode_rightly = Gigatoken.encode_texts
-
-
-def give_wrong_ids(self, texts):
-    return encode_rightly(self, texts)[::-1]
-
-
-def panic_at_the_second_call(self, texts):
-    if self._text_bytes > 0:
-        raise Panic("range end index 5")
-    return encode_rightly(self, texts)
-
-
-@pytest.mark.parametrize("encode_texts", [give_wrong_ids, panic_at_the_second_call])
-def test_a_failing_gigatoken_is_replaced(folders, tmp_path, monkeypatch, capsys, encode_texts):
-    raw, tokenizer, _ = folders
-    monkeypatch.setattr(documents, "CHUNK_CHARS", 1000)
-    expected, _ = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "expected.bin", 2, INPUTS)
-    monkeypatch.setattr(Gigatoken, "encode_texts", encode_texts)
-
-    meta, encoder = tokenize_slice(raw, tokenizer, WHOLE, tmp_path / "x.bin", 2, INPUTS)
-
-    assert encoder == "the tokenizer itself"
-    assert "warning: gigatoken: " in capsys.readouterr().err
-    assert meta == expected
-    assert sha256_file(tmp_path / "x.bin") == sha256_file(tmp_path / "expected.bin")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.bin", "expected.json", "x.bin", "x.json"]
