@@ -9,14 +9,22 @@ import io
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import (
+    EngFormatter,
+    FormatStrFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+    StrMethodFormatter,
+)
 
 from lm.core.errors import IntegrityError
 from lm.core.files import atomic_write
@@ -43,9 +51,6 @@ STYLE: dict[Any, Any] = {
 styled = style.context(STYLE, after_reset=True)  # a person's own matplotlibrc changes no picture
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOT_NUMBERS = ("checkpoint_digest",)
-LABEL_POINTS = 28  # height of a label of two lines
-MOST_LABEL_INCHES = 0.5  # width of a label of the x axis
-AXES_FRACTION = 0.8  # of a figure's width
 WHY_A_GAP = (
     "Validation documents are not in the training text. Training windows come from documents of which\n"
     "the run may have read other parts before, so their loss may be lower without overfitting."
@@ -132,32 +137,14 @@ def smooth(values: list[float], fraction: float = SMOOTHED_FRACTION) -> np.ndarr
     return (sums_before[ends] - sums_before[begins]) / (ends - begins)
 
 
-def scale_log(axes: Axes, ticks: tuple[float, ...] = (1, 2, 3, 5, 7)) -> None:
-    """Make the y axis logarithmic with plain numbers; `ticks` of each decade where it spans less than one."""
+def scale_log(axes: Axes) -> None:
+    """Make the y axis logarithmic, with plain numbers also where it spans less than a decade."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     spans_a_decade = high / low >= 10
-    ticks_of_decade = (1, 2, 5) if spans_a_decade else ticks
-    axes.yaxis.set_major_locator(LogLocator(subs=ticks_of_decade))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if spans_a_decade else MaxNLocator(6))
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.tick_params(axis="y", which="minor", length=0)
-
-
-def label_end(axes: Axes, x: list[float], y: list[float], text: str, color: str, shift: float = 0) -> None:
-    """Write a curve's name beside its last point, moved up by `shift` points; it replaces a legend."""
-    axes.annotate(
-        text,
-        (x[-1], y[-1]),
-        (6, shift),
-        textcoords="offset points",
-        color=color,
-        va="center",
-        annotation_clip=False,
-        fontweight="bold",
-        fontsize=9,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},  # other lines may pass below it
-    )
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def training_figure(train: dict, validation: dict, committed: tuple[dict, dict] = ({}, {})) -> Figure:
@@ -188,17 +175,8 @@ def optimization_figure(train: dict) -> Figure:
     return figure_of(draw_above, draw_below, size=(7.5, 3.9), title="Learning rate and gradient norm")
 
 
-class _Curve(NamedTuple):
-    label: str
-    x: list[float]
-    y: list[float]
-    color: str
-
-
 def draw_losses(axes: Axes, train: dict, validation: dict, committed: tuple[dict, dict] = ({}, {})) -> None:
-    """Draw both losses against tokens; beside their ends, the numbers that metrics/train.json has."""
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-
+    """Draw both losses against tokens; the legend has the numbers that metrics/train.json has."""
     # The committed run, below the others.
     committed_train, committed_validation = committed
     if committed_train:
@@ -208,45 +186,26 @@ def draw_losses(axes: Axes, train: dict, validation: dict, committed: tuple[dict
         axes.plot(x, y, color=GREY, linestyle="--", linewidth=0.9)
 
     # This run.
-    curves = []
+    if validation:
+        losses = validation["val_loss"]
+        lowest = "" if min(losses) == losses[-1] else "lowest "
+        label = f"validation: {lowest}{min(losses):.4f}"
+        axes.plot(validation["tokens"], losses, color=ORANGE, linestyle="--", marker="o", markersize=4, label=label)
     if train:
         losses = train["train_loss"]
-        _draw_smoothed(axes, train["tokens"], losses, BLUE)
-        curves.append(_Curve(f"training\n{losses[-1]:.4f}", train["tokens"], losses, BLUE))
-    if validation:
-        tokens = validation["tokens"]
-        losses = validation["val_loss"]
-        axes.plot(tokens, losses, color=ORANGE, linestyle="--", marker="o", markersize=4)
-        lowest = "" if min(losses) == losses[-1] else "lowest "
-        curves.append(_Curve(f"validation\n{lowest}{min(losses):.4f}", tokens, losses, ORANGE))
+        _draw_smoothed(axes, train["tokens"], losses, BLUE, f"training: {losses[-1]:.4f}")
+    if train or validation:
+        axes.legend(loc="upper right")
     axes.margins(y=0.1)
-    scale_log(axes, ticks=(1, 1.5, 2, 2.5, 3, 4, 5, 6, 8))
+    scale_log(axes)
     axes.set(xlabel="tokens seen", ylabel="nats per token (log scale)")
-    _label_ends(axes, curves)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _label_ends(axes: Axes, curves: list[_Curve]) -> None:
-    """Write the label beside the last point of one or two curves; move labels that would overlap apart."""
-    lower_first = sorted(curves, key=lambda curve: curve.y[-1])
-    shifts = [0.0] * len(curves)
-    if len(curves) == 2:
-        lower, upper = [_height_points(axes, curve.x[-1], curve.y[-1]) for curve in lower_first]
-        overlap = max(0, LABEL_POINTS - (upper - lower))
-        shifts = [-overlap / 2, overlap / 2]
-    for curve, shift in zip(lower_first, shifts, strict=True):
-        label_end(axes, curve.x, curve.y, curve.label, curve.color, shift)
-
-
-def _height_points(axes: Axes, x: float, y: float) -> float:
-    """Return how high a point of the axes is in its figure, in points."""
-    _, pixels = axes.transData.transform((x, y))
-    return 72 / axes.figure.dpi * pixels
-
-
-def _draw_smoothed(axes: Axes, x, y: list[float], color: str) -> None:
-    """Draw a curve of many points, faint, and its running mean."""
+def _draw_smoothed(axes: Axes, x, y: list[float], color: str, label: str = "") -> None:
+    """Draw a curve of many points, faint, and its running mean, which the legend names."""
     axes.plot(x, y, color=color, alpha=0.4, linewidth=0.9)
-    axes.plot(x, smooth(y), color=color)
+    axes.plot(x, smooth(y), color=color, label=label)
 
 
 def draw_learning_rate(axes: Axes, train: dict) -> None:
@@ -268,25 +227,19 @@ def draw_gradient_norm(axes: Axes, train: dict) -> None:
 
 
 def draw_loss_by_position(axes: Axes, curve: dict) -> None:
-    """Draw the mean loss against the number of tokens of context; the last tick is the window's length."""
+    """Draw the mean loss against the number of tokens of context, with the first and the last value."""
     x = curve["context_tokens"]
     y = curve["nats_per_token"]
     axes.plot(x, y, color=BLUE, marker="o", markersize=5)
     axes.set_xscale("log", base=2)
 
-    # Label from the right and leave out what would overlap.
-    axes_inches = AXES_FRACTION * cast(Figure, axes.figure).get_figwidth()
-    doublings_per_inch = math.log2(max(2, x[-1])) / axes_inches
-    shown = [x[-1]]
-    for value in reversed(x[:-1]):
-        if math.log2(shown[-1] / value) >= MOST_LABEL_INCHES * doublings_per_inch:
-            shown.append(value)
-    axes.set_xticks(shown, [f"{value:,.0f}" for value in shown])
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.minorticks_off()
     axes.margins(y=0.15)
     axes.set(xlabel="tokens of context, at most", ylabel="nats per token")
-    label_end(axes, x[:1], y[:1], f"{y[0]:.2f}", BLUE)
-    label_end(axes, x[-1:], y[-1:], f"{y[-1]:.2f}", BLUE)
+    for end in (0, -1):
+        place = (x[end], y[end])
+        axes.annotate(f"{y[end]:.2f}", place, (4, 6), textcoords="offset points", color=BLUE, fontweight="bold")
 
 
 def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: float | None = None) -> None:
@@ -327,7 +280,7 @@ def draw_documents(axes: Axes, documents: dict[str, np.ndarray], clean_below: fl
         legend = axes.legend(loc="lower left", fontsize=9)
         for handle in legend.legend_handles:
             cast(PathCollection, handle).set_sizes([40])
-    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=None, symbol=" %"))
     contaminated = "contaminated fraction: tokens in 13-grams that are also in the training text"
     axes.set(xlabel=contaminated, ylabel="bits per byte")
     end = max(0.05, fractions.max(), clean_below or 0)

@@ -130,6 +130,11 @@ def lines_of(axes) -> list[tuple[list[float], list[float]]]:
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
 
 
+def names_in(axes) -> list[str]:
+    """Return the entries of the legend."""
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
 # So many points that smoothed curves differ from the others.
 LONG_X = [1000.0 * (1 + i) for i in range(60)]
 LONG_TRAIN = {
@@ -146,18 +151,17 @@ def test_losses_are_drawn_against_tokens_with_the_values_of_the_metrics():
     (axes,) = training_figure(LONG_TRAIN, VALIDATION).axes
 
     assert lines_of(axes) == [
+        (VALIDATION["tokens"], VALIDATION["val_loss"]),
         (LONG_X, LONG_TRAIN["train_loss"]),
         (LONG_X, smoothed),
-        (VALIDATION["tokens"], VALIDATION["val_loss"]),
     ]
-    names = {text.get_text() for text in axes.texts}
-    assert names == {"training\n3.0500", "validation\n3.0100"}
+    assert names_in(axes) == ["validation: 3.0100", "training: 3.0500"]
 
 
 def test_the_lowest_validation_loss_is_named_if_it_is_not_the_last():
     (axes,) = training_figure({}, {"tokens": TOKENS, "val_loss": [9.0, 3.01, 4.0]}).axes
 
-    assert [text.get_text() for text in axes.texts] == ["validation\nlowest 3.0100"]
+    assert names_in(axes) == ["validation: lowest 3.0100"]
 
 
 def test_the_committed_run_is_drawn_thin_below_this_one():
@@ -203,33 +207,48 @@ def test_a_run_that_has_only_begun_is_drawn():
     assert picture.startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("train_end", "validation_end"), [(3.0, 3.01), (3.05, 3.0), (3.0, 6.0)])
-def test_the_names_of_two_curves_do_not_overlap(train_end, validation_end):
-    train = TRAIN | {"train_loss": [9.0, 5.0, train_end]}
-    validation = VALIDATION | {"val_loss": [9.0, validation_end]}
-
-    figure = training_figure(train, validation)
+@pytest.mark.parametrize(
+    ("norms", "labels"),
+    [
+        ([1.25, 1.05, 0.75], ["0.8", "0.9", "1", "1.1", "1.2"]),
+        ([0.1, 5.0, 100.0], ["0.1", "0.2", "0.5", "1", "2", "5", "10", "20", "50", "100"]),
+    ],
+)
+def test_gradient_norms_have_plain_ticks_in_any_range(norms, labels):
+    figure = optimization_figure(TRAIN | {"grad_norm": norms})
     figure.draw_without_rendering()
 
-    low, high = sorted(figure.axes[0].texts, key=lambda text: text.get_window_extent().y0)
-    assert low.get_window_extent().y1 <= high.get_window_extent().y0
-    ends = [float(text.get_text().splitlines()[1]) for text in (low, high)]
-    assert ends == sorted(ends), "the name of the higher curve is above the other"
+    axes = figure.axes[1]
+    low, high = axes.get_ylim()
+    shown = [label.get_text() for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert shown == labels
 
 
-@pytest.mark.parametrize("last", [100, 65, 32768])
-def test_the_last_tick_of_the_positions_is_the_windows_length(last):
-    powers_of_2 = [2**i for i in range((last - 1).bit_length())]
-    x = [*powers_of_2, last]
+@pytest.mark.parametrize("last", [100, 256, 32768])
+def test_the_ticks_of_the_positions_do_not_overlap(last):
+    x = [2**i for i in range(last.bit_length())]
     curve = {"context_tokens": x, "nats_per_token": [3.0] * len(x)}
 
-    figure = figure_of(partial(draw_loss_by_position, curve=curve), size=(4.6, 3.2))
+    figure = figure_of(partial(draw_loss_by_position, curve=curve), size=(7.5, 3.6))
     figure.draw_without_rendering()
 
-    labels = sorted(figure.axes[0].get_xticklabels(), key=lambda label: label.get_position()[0])
-    assert labels[-1].get_text() == f"{last:,}"
+    labels = figure.axes[0].get_xticklabels()
     boxes = [label.get_window_extent() for label in labels]
+    assert len(boxes) > 5
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_small_contaminated_fractions_have_exact_ticks():
+    """A tick of 2.5 % is not labelled 2 %."""
+    documents = DOCUMENTS | {"contaminated_fraction": np.array([0.0, 0.02, 0.17, 0.2])}
+    figure = figure_of(partial(draw_documents, documents=documents), size=(7.5, 4.2))
+    figure.draw_without_rendering()
+
+    (axes,) = figure.axes
+    texts = [label.get_text().removesuffix(" %").replace("\N{MINUS SIGN}", "-") for label in axes.get_xticklabels()]
+    labels = [float(text) for text in texts]
+    assert labels == pytest.approx((100 * axes.get_xticks()).tolist())
+    assert any(label % 1 for label in labels)
 
 
 def test_smoothing_keeps_the_beginning_and_shows_no_noise_at_the_end():
@@ -276,9 +295,7 @@ def test_the_legend_of_the_documents_has_the_loss_of_both_groups_over_their_byte
     clean = bits_per_byte(100 + 30, 100 + 20)
     not_clean = bits_per_byte(50, 80)
 
-    legend = axes_of("documents").get_legend()
-
-    assert [text.get_text() for text in legend.get_texts()] == [
+    assert names_in(axes_of("documents")) == [
         f"clean: 2 documents, {clean:.3f} bits per byte",
         f"not clean: 1 documents, {not_clean:.3f} bits per byte",
     ]
