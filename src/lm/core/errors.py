@@ -15,7 +15,7 @@ from lm.core.messages import say, send_to_nowhere
 from lm.core.paths import repository_root
 
 # Advice for a file that differs from its recorded hash: it may be damaged in the cache too.
-REPAIR = "run `python src verify --cache`, which names the command that repairs it"
+REPAIR = "run `python src verify`, which names the command that repairs it"
 
 INTERRUPTED = "interrupted; run the same command again"
 STDOUT = "standard output"  # as the name of a file

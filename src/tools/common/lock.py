@@ -17,7 +17,7 @@ import yaml
 from ruamel.yaml.resolver import implicit_resolvers
 
 from lm.core.errors import EnvironmentFailure, IntegrityError
-from lm.core.files import read_json
+from lm.core.files import read_json, reject_special_file
 from lm.core.git import git
 from lm.core.paths import RUNS, repository_root
 from tools.common.parameters import flatten
@@ -73,6 +73,10 @@ class Lock:
                 former.append(name)
                 outdated |= {out["path"] for out in stage.get("outs", ())}
         return former
+
+    def stage_of(self, output: str) -> str:
+        """Return the stage that makes an output."""
+        return next(name for name, stage in self.stages.items() if output in [out["path"] for out in stage["outs"]])
 
     @property
     def is_finished(self) -> bool:
@@ -196,7 +200,13 @@ def md5_of(path: Path) -> str:
     """Return DVC's hash of a file or a folder, "" if it does not exist."""
     if path.is_dir():
         return hash_of_folder(md5_by_name(path))
-    return md5_of_content(path.read_bytes()) if path.exists() else ""
+    return md5_of_file(path) if path.exists() else ""
+
+
+def md5_of_file(path: Path) -> str:
+    """Return the MD5 of a file in hex. Raise IntegrityError for a pipe or a device, whose bytes may never come."""
+    with open(reject_special_file(path), "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def md5_by_name(folder: Path) -> dict[str, str]:
@@ -209,7 +219,7 @@ def md5_by_name(folder: Path) -> dict[str, str]:
         relative = file.relative_to(folder)
         is_ignored = any(fnmatch.fnmatch(part, pattern) for part in relative.parts for pattern in patterns)
         if file.is_file() and not is_ignored:
-            files[relative.as_posix()] = md5_of_content(file.read_bytes())
+            files[relative.as_posix()] = md5_of_file(file)
     return files
 
 

@@ -1,14 +1,12 @@
-"""Check files against their records and dvc.lock, also those of DVC's cache; retrain a part of the run.
+"""Check files against dvc.lock and their records; retrain a part of the run.
 
     python src verify
-    python src verify --cache
     python src verify --retrain                             # a random part of the run and of the evaluation
     python src verify --retrain 450 --weights data/early    # and write the weights after step 450
 
-Every byte is read, because DVC trusts the modification times of files and never reads its cache again. Of the
-cache only the objects that dvc.lock or a .dvc file refers to are read, not those of other runs. Each check prints
-one line: `ok`; `WRONG` with the command that repairs it (run these commands from the top, then verify
-again); or `note` for a file that is not made yet or that has changed since. Exit status 4 if anything is wrong.
+Every byte is read, because DVC trusts the modification times of files. Each check prints one line: `ok`, or `WRONG`
+with the command that repairs it (run these commands from the top, then verify again). If all outputs are those of
+dvc.lock, the records are checked against each other. Exit status 4 if anything is wrong.
 
 Each validation of a run is a checkpoint that takes no space: plots/validation.csv has its step, its loss and the digest
 of its weights and optimizers. After the checks of files, --retrain STEP trains from the nearest stored checkpoint
@@ -21,17 +19,15 @@ weights or at a stored checkpoint, and stores nothing. In exact numerics the bit
 
 import argparse
 import random
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from tqdm import tqdm
 
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import read_json
 from lm.core.paths import RUNS
 from tools.common.arguments import count, tool_parser
+from tools.common.committed import changed_parameters
+from tools.common.lock import Lock, changed_code, read_lock
 from tools.common.paths import (
     CURVE,
     DOCUMENT_LOSSES,
@@ -42,6 +38,7 @@ from tools.common.paths import (
     PIPELINE,
     TRAIN_METRICS,
 )
+from tools.verify.files import check_outputs
 from tools.verify.records import (
     Digests,
     Finding,
@@ -51,34 +48,17 @@ from tools.verify.records import (
     links_of_workspace,
 )
 
-if TYPE_CHECKING:  # DVC takes a second to import
-    from tools.verify.dvc_outputs import Outputs
-
 RANDOM = -1  # the value of --retrain without a step
 
 
-def check_workspace(digests: Digests, with_cache: bool) -> Iterator[Finding]:
-    """Check finished runs, the outputs that DVC records, the records against each other, the model, and the cache."""
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    from tools.common.runs import explain_failures
-    from tools.verify.dvc_outputs import Outputs
-
-    try:
-        with explain_failures(), Repo(".") as repo:
-            outputs = Outputs(repo, digests)
-            if outputs.are_all_missing:
-                remedy = "get them by `dvc pull`, or compute them by `make`"
-                raise IntegrityError(f"the outputs that dvc.lock records are not here yet; {remedy}")
-            yield from check_finished_runs(digests)
-            yield from outputs.check_stages()
-            yield from check_records(outputs, digests)
-            if with_cache:
-                yield from outputs.check_cache()
-    except DvcException as error:
-        reason = f"DVC cannot read the pipeline: {' '.join(str(error).split())}"
-        raise IntegrityError(f"{PIPELINE}: {reason}; repair the file or restore it with git") from None
+def check_workspace(digests: Digests) -> Iterator[Finding]:
+    """Check finished runs, the outputs that DVC records and, if these are right, the records against each other."""
+    lock = read_lock()
+    of_outputs = list(check_outputs(lock))
+    yield from check_finished_runs(digests)
+    yield from of_outputs
+    if not any(finding.fault for finding in of_outputs):
+        yield from check_records(lock, digests)
 
 
 def check_finished_runs(digests: Digests) -> Iterator[Finding]:
@@ -94,21 +74,19 @@ def check_finished_runs(digests: Digests) -> Iterator[Finding]:
             yield Finding(f"{done}: {len(links)} files")
 
 
-def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
-    """Check what the records of the workspace say of other files, and that the model is of these parameters.
-
-    Of a damaged output only the damage is reported, by `check_stages`, not what no longer fits it.
-    """
+def check_records(lock: Lock, digests: Digests) -> Iterator[Finding]:
+    """Check what the records of the workspace say of other files, and that the model is of these parameters."""
     for link in links_of_workspace():
-        if not outputs.wrong & {outputs.holding(link.record), outputs.holding(link.file)}:
-            yield from check_link(link, digests, outputs.make_again(link.record))
-    yield from check_figures(outputs)
-    if not MODEL.exists() or outputs.holding(MODEL) in outputs.wrong:
+        yield from check_link(link, digests, make_again(link.record, lock))
+    yield from check_figures(lock)
+    if not MODEL.exists():
         return
     model = read_json(MODEL)
 
     # DVC's run cache may hold files of other users: its record of these parameters may name any model.
-    if not outputs.wrong and "train" not in outputs.stale:
+    outputs = lock.hashes("outs")
+    external = {path: md5 for path, md5 in lock.hashes("deps").items() if path not in outputs}
+    if not changed_parameters(lock) and not changed_code(external, below=("",)):
         from tools.verify.retrain import fault_of_model  # torch takes seconds to import
 
         fault = fault_of_model(model)
@@ -117,17 +95,20 @@ def check_records(outputs: "Outputs", digests: Digests) -> Iterator[Finding]:
             yield from check_checkpoints(RUNS / model["fingerprint"], digests)
 
 
-def check_figures(outputs: "Outputs") -> Iterator[Finding]:
-    """Check that metrics follow from the files that they are made of, if these are the recorded ones."""
+def make_again(file: Path, lock: Lock) -> str:
+    """Return advice for a file that does not fit what it was made from: run its stage again."""
+    stage = next(lock.stage_of(output) for output in lock.hashes("outs") if file.is_relative_to(output))
+    return f"run `dvc repro -fs {stage}`"
+
+
+def check_figures(lock: Lock) -> Iterator[Finding]:
+    """Check that metrics follow from the files that they are made of."""
     from tools.common import figures  # pyarrow and SciPy take a second to import
 
-    def are_intact(paths: tuple[Path, ...]) -> bool:
-        return all(path.exists() and outputs.holding(path) not in outputs.wrong for path in paths)
-
-    if are_intact(figures.FILES_OF_TRAINING):
+    if all(path.exists() for path in figures.FILES_OF_TRAINING):
         fault = figures.fault_of_training()
-        yield Finding(f"{TRAIN_METRICS} (from {CURVE})", fault, outputs.make_again(TRAIN_METRICS) if fault else "")
-    if are_intact(figures.FILES_OF_EVALUATION):
+        yield Finding(f"{TRAIN_METRICS} (from {CURVE})", fault, make_again(TRAIN_METRICS, lock) if fault else "")
+    if all(path.exists() for path in figures.FILES_OF_EVALUATION):
         fault = figures.fault_of_details(figures.read_losses(), {})
         yield Finding(f"{EVALUATION_DETAILS} (from {DOCUMENT_LOSSES})", fault, figures.AGAIN if fault else "")
         if fault:
@@ -150,19 +131,17 @@ def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
         yield Finding(f"{CURVE}: {len(rebuilt)} more checkpoints, which `python src verify --retrain STEP` rebuilds")
 
 
-def show(finding: Finding) -> str:
-    """Print a finding on its own line above the progress bar; return "ok", "note" or "WRONG"."""
-    result = "WRONG" if finding.fault else "note" if finding.advice else "ok"
+def show(finding: Finding) -> None:
+    """Print a finding on a line."""
+    result = "WRONG" if finding.fault else "ok"
     clauses = "; ".join(filter(None, (finding.fault, finding.advice)))
-    tqdm.write(f"{result:5}  {finding.subject}" + (f": {clauses}" if clauses else ""))
-    return result
+    print(f"{result:5}  {finding.subject}" + (f": {clauses}" if clauses else ""), flush=True)
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Check the workspace."""
     parser = tool_parser("verify", __doc__)
-    parser.add_argument("--cache", action="store_true", help="also read the cache objects that dvc.lock refers to")
     parser.add_argument(
         "--retrain",
         type=count,
@@ -180,10 +159,13 @@ def main(argv: list[str]) -> None:
     check_arguments(args)
     if not PIPELINE.exists():
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root")
-    with tqdm(unit="B", unit_scale=True, desc="verify", leave=False, disable=None) as bar:
-        digests = Digests(bar.update)
-        results = Counter(show(finding) for finding in check_workspace(digests, args.cache))
-    print(f"{results.total()} checks, {digests.num_bytes:,} bytes read, {summary(results)}", flush=True)
+    findings = 0
+    wrong = 0
+    for finding in check_workspace(Digests()):
+        findings += 1
+        wrong += finding.fault is not None
+        show(finding)
+    print(f"{findings} checks, {f'{wrong} wrong' if wrong else 'all ok'}", flush=True)
     if args.retrain is not None:
         # torch takes seconds to import.
         from tools.verify.rescore import rescore
@@ -194,8 +176,8 @@ def main(argv: list[str]) -> None:
         if step is None and args.start is None:
             rescore(seed)
         retrain(step, args.start, seed, args.weights)
-    if results["WRONG"]:
-        raise IntegrityError(f"{results['WRONG']} wrong; run the commands above from the top, then verify again")
+    if wrong:
+        raise IntegrityError(f"{wrong} wrong; run the commands above from the top, then verify again")
 
 
 def check_arguments(args: argparse.Namespace) -> None:
@@ -210,13 +192,3 @@ def check_arguments(args: argparse.Namespace) -> None:
         raise ParamsError(f"{args.weights}: exists; name a new folder")
     if args.seed is not None and (args.start is not None or args.retrain != RANDOM):
         raise ParamsError("--seed chooses a random part; leave it out with --from or --retrain STEP")
-
-
-def summary(results: Counter[str]) -> str:
-    """Return how many findings are wrong or notes."""
-    if results["WRONG"]:
-        return f"{results['WRONG']} wrong"
-    notes = results["note"]
-    if not notes:
-        return "all ok"
-    return f"all ok except {notes} {'note' if notes == 1 else 'notes'}"

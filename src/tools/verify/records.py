@@ -1,13 +1,12 @@
 """Which record holds the SHA-256 of which file, and a reader that hashes each file once."""
 
-import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from lm.core.errors import IntegrityError
-from lm.core.files import read_json, read_parquet, reject_special_file
+from lm.core.files import read_json, read_parquet, reject_special_file, sha256_file
 from lm.text.slices import TEST
 from tools.common import paths
 from tools.common.parameters import flatten
@@ -105,52 +104,31 @@ def _read_entries(record: Path) -> dict[str, object]:
 
 
 class Finding(NamedTuple):
-    """The result of one check: `fault` says what is wrong, `advice` what to do. Advice without a fault is a note."""
+    """The result of one check: `fault` says what is wrong, `advice` what to do."""
 
     subject: str
     fault: str | None = None
     advice: str = ""
 
 
-class Digest(NamedTuple):
-    """A file's hex MD5 and hex SHA-256; for an unreadable file both hold the reason."""
-
-    md5: str
-    sha256: str
-
-
 class Digests:
-    """Hash files, each once and completely; call `on_bytes` with the size of each block. Hard links are one file."""
+    """Hash files, each once. Hard links are one file."""
 
-    def __init__(self, on_bytes: Callable[[int], object] = lambda num_bytes: None):
-        self.num_bytes = 0
-        self._on_bytes = on_bytes
-        self._known: dict[tuple[int, int], Digest] = {}
+    def __init__(self):
+        self._known: dict[tuple[int, int], str] = {}
 
-    def of(self, path: Path) -> Digest:
-        """Return a file's digest; that of a missing or unreadable file equals no recorded one.
+    def of(self, path: Path) -> str:
+        """Return a file's SHA-256 in hex; what stands for that of a missing or unreadable file equals no recorded one.
 
-        Raises IntegrityError for a pipe or a device, whose bytes may never come.
+        Raise IntegrityError for a pipe or a device, whose bytes may never come.
         """
         try:
             stat = reject_special_file(path).stat()
             if (stat.st_dev, stat.st_ino) not in self._known:
-                self._known[stat.st_dev, stat.st_ino] = self._read(path)
+                self._known[stat.st_dev, stat.st_ino] = sha256_file(path)
             return self._known[stat.st_dev, stat.st_ino]
         except OSError as error:
-            reason = NO_FILE if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
-            return Digest(reason, reason)
-
-    def _read(self, path: Path) -> Digest:
-        md5 = hashlib.md5(usedforsecurity=False)
-        sha256 = hashlib.sha256()
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                md5.update(block)
-                sha256.update(block)
-                self.num_bytes += len(block)
-                self._on_bytes(len(block))
-        return Digest(md5.hexdigest(), sha256.hexdigest())
+            return NO_FILE if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
 
 
 def check_link(link: Link, digests: Digests, advice: str) -> Iterator[Finding]:
@@ -164,7 +142,7 @@ def check_link(link: Link, digests: Digests, advice: str) -> Iterator[Finding]:
         return
     if recorded is None:
         return
-    sha256 = digests.of(link.file).sha256
+    sha256 = digests.of(link.file)
     if HASH.fullmatch(str(recorded)) and sha256.startswith(str(recorded)):
         yield Finding(subject)
     else:
