@@ -65,9 +65,35 @@ def test_an_environment_is_cleared_and_created_only_if_it_cannot_get_pip(tmp_pat
 
     calls = (tmp_path / "calls").read_text().splitlines()
     assert ("-m venv --clear .venv" in calls) == is_created
-    assert calls[-1].startswith("-m pip install ")
+    assert calls[-1].startswith("-m pip install "), "there is no uv here"
     assert calls[-1].endswith(" -r requirements.txt")
     assert (tmp_path / ".venv/ready").exists()
+
+
+# It writes down that torch is left out, and that it has begun.
+RECORDING_UV = """#!/bin/sh
+echo "uv $* without $(cat .venv/begun)" >> calls
+"""
+
+
+@pytest.mark.parametrize("was_interrupted", [False, True])
+def test_uv_installs_all_but_torch_and_again_what_an_interrupted_one_may_have_left_by_half(tmp_path, was_interrupted):
+    write_project(tmp_path)
+    (tmp_path / "requirements/bits.txt").write_text("torch==1.2.3  # the model\nnumpy==4.5.6\n")
+    python = write_script(tmp_path / ".venv/bin/python", RECORDING)
+    write_script(tmp_path / ".venv/bin/uv", RECORDING_UV)
+    if was_interrupted:
+        (tmp_path / ".venv/begun").touch()
+
+    subprocess.run(["make", ".venv/ready", f"PYTHON={python}"], cwd=tmp_path, check=True, capture_output=True)
+
+    *_, torch, uv, rest = (tmp_path / "calls").read_text().splitlines()
+    assert torch.endswith(" torch==1.2.3")
+    assert uv.startswith("-m pip install ")
+    assert rest.startswith("uv pip install --python .venv/bin/python --excludes .venv/begun ")
+    assert rest.endswith(" -r requirements.txt without torch")
+    assert ("--reinstall" in rest) == was_interrupted
+    assert not (tmp_path / ".venv/begun").exists()
 
 
 def test_recipes_run_in_a_shell_that_the_make_of_macos_does_not_skip():
