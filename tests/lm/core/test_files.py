@@ -25,6 +25,7 @@ from lm.core.files import (
 )
 from lm.core.params import read_yaml
 from support import ROOT
+from support.process import CAP_S
 
 
 @pytest.fixture
@@ -216,13 +217,19 @@ def test_a_second_writer_gets_the_id_of_the_first(tmp_path, holder):
         pass
 
 
-def test_a_waiting_process_gets_the_lock_that_ends_with_its_holder(tmp_path, holder, capsys):
-    threading.Timer(0.3, holder.communicate, ["go\n"]).start()
+def test_a_waiting_process_gets_the_lock_that_ends_with_its_holder(tmp_path, holder, monkeypatch):
+    said = []
+
+    def let_the_holder_go(line, file):
+        said.append(line)
+        print("go", file=holder.stdin, flush=True)
+
+    monkeypatch.setattr("lm.core.files.say", let_the_holder_go)
 
     with output_lock(tmp_path / "out", wait=True):
-        assert holder.wait(30) == 0
+        assert holder.wait(CAP_S) == 0
 
-    assert f"waiting for process {holder.pid}" in capsys.readouterr().err
+    assert said == [f"{tmp_path / 'out'}: waiting for process {holder.pid}"]
 
 
 def test_temporary_files_of_ended_processes_are_removed(tmp_path, holder):
