@@ -1,5 +1,7 @@
 """The answer of a comparison: a sentence to quote, and the sentences that say what it means."""
 
+from collections.abc import Sequence
+
 from evidence.comparison import (
     EQUIVALENT,
     NOT_DECIDED,
@@ -14,6 +16,7 @@ from evidence.differences import p_text
 from evidence.intervals import Estimate
 from evidence.notes import notes_of
 from evidence.power import POWER
+from evidence.runs import Group, Run
 
 SAID = ("same_configuration", "single_runs")  # kinds of notes that `basis_sentence` says
 
@@ -47,14 +50,46 @@ def answer(comparison: Comparison, num_comparisons: int, confidence: float) -> s
         intervals.append(f"over seeds unknown, {seeds_text(comparison)}")
 
     found = comparison.verdict(comparison.deciding, confidence)
-    model = "" if is_over_seeds else "the model "
+    name_of_a, name_of_b = (f"`{side.name}`" if is_over_seeds else models_text(side) for side in (a, b))
     if found == NOT_SHOWN:
-        said = f"No difference was shown between {model}`{b.name}` and {model}`{a.name}`"
+        said = f"No difference was shown between {name_of_b} and {name_of_a}"
     else:
-        said = f"{model}`{b.name}` is {found} than {model}`{a.name}`"
+        said = f"{name_of_b} is {found} than {name_of_a}"
         said = said[0].upper() + said[1:]
+    if comparison.sides.left_out:
+        said += f", with {named_seeds(a.runs)} of both"
     delta = f"{comparison.deciding.value:+.4f} {comparison.measure.unit}"
-    return f"{said}: {delta} ({100 * confidence:g} % interval {'; '.join(intervals)})."
+    sentence = f"{said}: {delta} ({100 * confidence:g} % interval {'; '.join(intervals)})."
+    return f"{sentence}{left_out_text(comparison)}"
+
+
+def models_text(side: Group) -> str:
+    """Return the name of a side whose trained models are compared, not their configuration."""
+    if len(side.runs) == 1:
+        return f"the model `{side.name}`"
+    return f"the {len(side.runs)} models `{side.name}` on average"
+
+
+def left_out_text(comparison: Comparison) -> str:
+    """Return which runs do not count because the other side has no run of their seeds; "" if all count."""
+    texts = []
+    for group, runs in comparison.sides.left_out:
+        known = [run for run in runs if run.seed is not None]
+        if known:
+            texts.append(f"{named_seeds(known)} of `{group.name}`")
+        if unknown := len(runs) - len(known):
+            texts.append(f"{unknown} {'run' if unknown == 1 else 'runs'} of `{group.name}` without a seed")
+    return f" Left out, without a partner: {', '.join(texts)}." if texts else ""
+
+
+def named_seeds(runs: Sequence[Run]) -> str:
+    """Return known seeds as text: "seed 3", "the seeds 1 to 5", "the seeds 1, 4"."""
+    seeds = sorted(run.seed for run in runs if run.seed is not None)
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"the seeds {seeds[0]} to {seeds[-1]}"
+    return f"the seeds {', '.join(map(str, seeds))}"
 
 
 def interval(found: Estimate | Equivalence) -> str:
@@ -75,12 +110,12 @@ def p_phrase(found: Estimate, num_comparisons: int) -> str:
 
 
 def seeds_text(comparison: Comparison) -> str:
-    """Return how many seeds each side has: "5 pairs of equal seeds", or "5 and 3 seeds"."""
+    """Return how many seeds each side has: "5 pairs of equal seeds", or "5 and 3 independent runs"."""
     of_a = len(comparison.a.runs)
     of_b = len(comparison.b.runs)
     if comparison.is_paired:
-        return f"{min(of_a, of_b)} pairs of equal seeds"
-    return "1 seed of each side" if of_a == of_b == 1 else f"{of_a} and {of_b} seeds"
+        return f"{of_a} pairs of equal seeds"
+    return "1 seed of each side" if of_a == of_b == 1 else f"{of_a} and {of_b} independent runs"
 
 
 def basis_sentence(comparison: Comparison) -> str:

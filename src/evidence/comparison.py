@@ -26,15 +26,51 @@ NOT_DECIDED = "not decided"
 SEEDS_OF_EACH_SIDE = (2, 3, 5, 10)
 
 
-class Comparison(NamedTuple, Generic[R]):
-    """B - A over the documents, those of each source of a mixture, and over seeds; `baseline` is A itself."""
+class Sides(NamedTuple, Generic[R]):
+    """The runs of two groups that a comparison is about."""
 
     a: Group[R]
     b: Group[R]
+    whole_a: Group[R]  # with the runs that are left out
+    whole_b: Group[R]
+    are_pairs: bool  # of equal seeds, run by run
+
+    @property
+    def left_out(self) -> list[tuple[Group[R], list[R]]]:
+        """Return each group with its runs that have no partner, if it has any."""
+        sides = ((self.whole_a, self.a), (self.whole_b, self.b))
+        left_out = [(whole, [run for run in whole.runs if run not in side.runs]) for whole, side in sides]
+        return [(whole, runs) for whole, runs in left_out if runs]
+
+
+def common_seeds(a: Group[R], b: Group[R]) -> Sides[R]:
+    """Return the runs of the seeds that both groups have, in the order of the seeds, or all runs without such seeds.
+
+    A single common seed is no interval over seeds: if both groups have several runs, all of them count as independent.
+    """
+    both = {seed for seed in a.seeds if seed is not None} & {seed for seed in b.seeds if seed is not None}
+    fewer = min(len(a.runs), len(b.runs))
+    if not both or (len(both) == 1 and fewer > 1):
+        return Sides(a, b, a, b, are_pairs=False)
+    return Sides(a.of_seeds(both), b.of_seeds(both), a, b, are_pairs=True)
+
+
+class Comparison(NamedTuple, Generic[R]):
+    """B - A over the documents, those of each source of a mixture, and over seeds; `baseline` is all of A itself."""
+
+    sides: Sides[R]
     baseline: Estimate
     documents: Estimate
     seeds: Estimate
     sources: dict[str, Estimate]
+
+    @property
+    def a(self) -> Group[R]:
+        return self.sides.a
+
+    @property
+    def b(self) -> Group[R]:
+        return self.sides.b
 
     @property
     def measure(self) -> Measure:
@@ -57,7 +93,7 @@ class Comparison(NamedTuple, Generic[R]):
     @property
     def is_paired(self) -> bool:
         """Return whether the interval over seeds is that of pairs of equal seeds."""
-        return self.basis == SEEDS and have_pairs(self.a, self.b)
+        return self.basis == SEEDS and self.sides.are_pairs
 
     @property
     def num_means(self) -> int:
@@ -99,16 +135,11 @@ class Comparison(NamedTuple, Generic[R]):
         return np.argsort(-np.abs(self.changes), kind="stable")[:count]
 
 
-def have_pairs(a: Group, b: Group) -> bool:
-    """Return whether the seeds of one side, all of them known, are also seeds of the other side."""
-    seeds_of_a = set(a.seeds)
-    seeds_of_b = set(b.seeds)
-    are_known = None not in seeds_of_a | seeds_of_b
-    return are_known and (seeds_of_a <= seeds_of_b or seeds_of_b <= seeds_of_a)
-
-
 def compare_groups(a: Group[R], b: Group[R], seed: int, confidence: float, resamples: int) -> Comparison[R]:
-    """Return the differences between two groups; documents are resampled with `seed`."""
+    """Return the differences between two groups, of their common seeds; documents are resampled with `seed`."""
+    sides = common_seeds(a, b)
+    a = sides.a
+    b = sides.b
     sizes = a.runs[0].sizes
     is_of_items = isinstance(a.runs[0], ScoreRun)
 
@@ -121,23 +152,21 @@ def compare_groups(a: Group[R], b: Group[R], seed: int, confidence: float, resam
     changes = b.values - a.values
     every = np.full(len(sizes), True)
     return Comparison(
-        a,
-        b,
-        baseline=interval(a.values, every),
+        sides,
+        baseline=interval(sides.whole_a.values, every),
         documents=interval(changes, every),
-        seeds=difference_over_seeds(a, b, confidence),
+        seeds=difference_over_seeds(sides, confidence),
         sources={name: interval(changes, own) for name, own in sources_of([*a.runs, *b.runs]).items()},
     )
 
 
-def difference_over_seeds(a: Group, b: Group, confidence: float) -> Estimate:
-    """Return the difference of the scores: of pairs of equal seeds if there are any, else of independent runs.
-
-    With pairs, further seeds of one side do not count.
-    """
-    if min(len(a.runs), len(b.runs)) > 1 and have_pairs(a, b):
-        return paired(differences_of_pairs(a, b), confidence)
-    return welch(a.scores, b.scores, confidence)
+def difference_over_seeds(sides: Sides, confidence: float) -> Estimate:
+    """Return the difference of the scores: of pairs of equal seeds if there are any, else of independent runs."""
+    scores_of_a = sides.a.scores
+    scores_of_b = sides.b.scores
+    if sides.are_pairs:
+        return paired(scores_of_b - scores_of_a, confidence)
+    return welch(scores_of_a, scores_of_b, confidence)
 
 
 def differences_of_pairs(a: Group, b: Group) -> np.ndarray:
@@ -175,8 +204,8 @@ def detectable_by_seeds(comparison: Comparison, confidence: float) -> Detectable
     The noise is the standard deviation of the differences of pairs, if LEAST_SEEDS or more are known. Otherwise it is
     that over seeds, pooled over the sides with LEAST_SEEDS or more, as if seeds moved the sides independently.
     """
-    a = comparison.a
-    b = comparison.b
+    a = comparison.sides.whole_a
+    b = comparison.sides.whole_b
     if comparison.is_of_one_configuration:
         return Detectable(False, {})
     pairs = differences_of_pairs(a, b)
@@ -220,7 +249,7 @@ def equivalence(
     level = (1 - confidence) / num_comparisons
 
     def interval(of_confidence: float) -> Estimate:
-        again = compare_groups(comparison.a, comparison.b, seed, of_confidence, resamples)
+        again = compare_groups(comparison.sides.whole_a, comparison.sides.whole_b, seed, of_confidence, resamples)
         return again.deciding
 
     inner = interval(1 - 2 * level)

@@ -31,7 +31,7 @@ def notes_of(comparison: Comparison) -> list[Note]:
         notes.append(Note("same_configuration", text))
     elif single := " and ".join(f"`{group.name}`" for group in (a, b) if len(group.runs) == 1):
         text = (
-            f"Seeds: there is only one run of {single}, so this compares trained models, not configurations. "
+            f"Seeds: only one run of {single} counts, so this compares trained models, not configurations. "
             "Run more seeds."
         )
         notes.append(Note("single_runs", text))

@@ -8,7 +8,7 @@ from evidence.notes import notes_of
 from evidence.power import detectable_difference
 from evidence.runs import Group, Run
 
-COMPARE = "reprolm.compare/1"
+COMPARE = "reprolm.compare/2"
 
 
 def record(found: Comparisons) -> dict:
@@ -81,7 +81,16 @@ def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons:
     for name, estimate in alone.sources.items():
         sources.append({"name": name, **estimate_record(estimate, corrected.sources[name])})
     detectable = detectable_by_seeds(corrected, confidence)
-    seeds = {"of_baseline": len(a.runs), "of_candidate": len(b.runs), "are_pairs": corrected.is_paired}
+    left_out = []
+    for group, runs in corrected.sides.left_out:
+        left_out += [{"group": group.name, "run": run.name, "seed": run.seed} for run in runs]
+    seeds = {
+        "of_baseline": len(a.runs),
+        "of_candidate": len(b.runs),
+        "are_pairs": corrected.is_paired,
+        "common": a.seeds if corrected.sides.are_pairs else [],
+        "left_out": left_out,
+    }
     return {
         "baseline": a.name,
         "candidate": b.name,
@@ -89,6 +98,8 @@ def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons:
         "basis": corrected.basis,
         "sentence": answer(corrected, num_comparisons, confidence),
         "difference": deciding.value,
+        f"baseline_{corrected.measure.key}": float(a.scores.mean()),
+        f"candidate_{corrected.measure.key}": float(b.scores.mean()),
         "p_value_holm": deciding.p_value,
         "detectable_difference": detectable_difference(deciding),
         "equivalence": None,

@@ -7,7 +7,7 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -111,9 +111,12 @@ class Group(Generic[R]):
     """Runs of one configuration with different seeds, or a single run."""
 
     runs: list[R]
+    whole: "Group[R] | None" = None  # the group of which these are some runs, and whose name they have
 
     @property
     def name(self) -> str:
+        if self.whole:
+            return self.whole.name
         first = self.runs[0]
         if len(self.runs) == 1:
             return first.name
@@ -122,6 +125,11 @@ class Group(Generic[R]):
     @property
     def seeds(self) -> list[int | None]:
         return [run.seed for run in self.runs]
+
+    def of_seeds(self, seeds: Collection[int]) -> "Group[R]":
+        """Return the runs of these seeds, in their order."""
+        runs = [run for run in self.runs if run.seed in seeds]
+        return Group(sorted(runs, key=lambda run: run.seed or 0), self)
 
     @functools.cached_property
     def values(self) -> np.ndarray:

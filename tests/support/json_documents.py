@@ -89,8 +89,10 @@ def _check_member(member, key: str, types_of: dict[str, set[str]], found: set[st
     types = types_of[key]
     if types == {"any"}:
         return
-    if types == {"list of strings"}:
-        assert all(isinstance(each, str) for each in member), (key, member)
+    (first, *_) = types
+    if first.startswith("list of "):
+        (type_of_each,) = [type_ for type_, name in TYPES.items() if f"list of {name}s" == first]
+        assert all(isinstance(each, type_of_each) for each in member), (key, member)
         return
     if types == {"list"}:
         for each in member:

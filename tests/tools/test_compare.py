@@ -65,7 +65,10 @@ def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
     said = line_of(text, "On 40 validation documents")
     assert f"a difference of {comparison.documents.value:+.4f} (worse)." in said
     assert f"95 % interval over documents is {over_documents}, and" in said
-    assert f"over seeds {over_seeds} (3 and 3 seeds). The interval over seeds decides. Differs: p (none) → 1." in said
+    assert (
+        f"over seeds {over_seeds} (3 and 3 independent runs). The interval over seeds decides. Differs: p (none) → 1."
+        in said
+    )
     made_by = "Code and parameters: commits abcdef, fedcba; `a-1…a-3` has train.max_tokens 100 instead of 900."
     assert f"SHA-256 c0ffeec0ffee. {made_by}" in line_of(text, "Table: ")
     assert "\n\n\n" not in text
@@ -171,7 +174,7 @@ def test_a_side_with_a_single_run_is_warned_of():
     a = run("a")
     several = seeds_of("b", (10, 11, 12), params=WIDER)
 
-    assert "only one run of `a`," in warnings_of(a, *several)["single_runs"]
+    assert "only one run of `a` counts," in warnings_of(a, *several)["single_runs"]
     assert "single_runs" not in warnings_of(*seeds_of("a", (1, 2)), *several)
 
 
@@ -349,7 +352,7 @@ def test_the_answer_is_one_sentence_with_both_intervals_the_one_that_decides_fir
     seeds = comparison.seeds
     documents = comparison.documents
     assert sentence.startswith(f"`b-4…b-5` is better than `a-1…a-3`: {documents.value:+.4f} bits per byte")
-    over_seeds = sentence.index(f"over 3 and 2 seeds {seeds.low:+.4f} to {seeds.high:+.4f}, p ")
+    over_seeds = sentence.index(f"over 3 and 2 independent runs {seeds.low:+.4f} to {seeds.high:+.4f}, p ")
     over_documents = sentence.index(f"over 40 documents {documents.low:+.4f} to {documents.high:+.4f}")
     assert over_seeds < over_documents
 

@@ -37,7 +37,7 @@ def document_of(*runs: Run) -> dict:
 
 def test_a_document_of_compare_has_every_documented_key_and_no_other():
     narrow = seeds_of("a", (1, 2, 3))
-    wide = seeds_of("b", (4, 5, 6), shift=0.01, params=WIDER)
+    wide = seeds_of("b", (1, 2, 6), shift=0.01, params=WIDER)
     of_mixtures = document_of(*[replace(each, sources=SOURCES) for each in narrow + wide])
     of_changed_code = document_of(run("a", code="1"), run("b", code="2"))
 

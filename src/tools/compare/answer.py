@@ -83,5 +83,6 @@ def groups_to_extend(comparisons: list[Comparison[Run]], confidence: float) -> l
     sides: list[Group] = []
     for comparison in comparisons:
         if needs_seeds(comparison, confidence):
-            sides += [side for side in (comparison.a, comparison.b) if side not in sides]
+            whole = comparison.sides.whole_a, comparison.sides.whole_b
+            sides += [side for side in whole if side not in sides]
     return sides

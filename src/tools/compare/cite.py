@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from evidence.answer import interval, seeds_text
+from evidence.answer import interval, left_out_text, seeds_text
 from evidence.comparison import NOT_SHOWN, Comparison
 from evidence.comparisons import Comparisons
 from evidence.differences import p_text
@@ -32,9 +32,9 @@ def citation(found: Comparisons[Run], origin: Origin) -> list[str]:
     first = comparisons[0]
     percent = percent_of(found.confidence)
     text = f"{len(first.sizes):,} validation documents ({int(first.sizes.sum()):,} bytes) of {origin.source}"
-    where = f"Text: SHA-256 {origin.text_sha256[:12]}. {made_by(first.a, origin)}"
+    where = f"Text: SHA-256 {origin.text_sha256[:12]}. {made_by(first.sides.whole_a, origin)}"
     sentences = [sentence(each, found.confidence, text) for each in comparisons]
-    rows = [row(first.a, None), *(row(each.b, each) for each in comparisons)]
+    rows = [row(first.sides.whole_a, None), *(row(each.b, each) for each in comparisons)]
     several = f" p is after Holm's correction for {len(found.corrected)} comparisons." if found.corrected[1:] else ""
     caption = (
         f"Bits per byte on {text}; lower is better. Differences are to `{first.a.name}`. The {percent} intervals over "
@@ -63,7 +63,7 @@ def sentence(comparison: Comparison[Run], confidence: float, text: str) -> str:
         f"On {text}, `{comparison.a.name}` has {before:.4f} and `{comparison.b.name}` {after:.4f} bits per byte: a "
         f"difference of {comparison.documents.value:+.4f} ({verdict}). Its {percent} interval over documents is "
         f"{interval(comparison.documents)}, and over seeds {interval(comparison.seeds)} ({seeds_text(comparison)}). "
-        f"The interval over {comparison.basis} decides. {difference_line(comparison)}"
+        f"The interval over {comparison.basis} decides.{left_out_text(comparison)} {difference_line(comparison)}"
     )
 
 
