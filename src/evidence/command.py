@@ -24,7 +24,7 @@ from evidence.judge.cli import main as judge
 from evidence.noise import NOISE, ScoredRun, describe, measure_noise, noise_record
 from evidence.notes import notes_of
 from evidence.record import COMPARE, record
-from evidence.runs import R, Run, group_by_seed
+from evidence.runs import Run, make_groups
 from evidence.table import read_tables
 
 NOT_BETTER = 1  # exit status with --require better
@@ -75,7 +75,7 @@ def options_of(args: argparse.Namespace) -> Options:
     return Options(args.baseline, args.within, args.seed, args.confidence, args.resamples)
 
 
-def compare(args: argparse.Namespace, runs: list[R]) -> int:
+def compare(args: argparse.Namespace, runs: list[Run]) -> int:
     """Print the answers, the baseline first; return the status of `status_of`."""
     found = compare_runs(runs, options_of(args))
     reject_undecidable(found)
@@ -115,7 +115,7 @@ def status_of(found: Comparisons, require: str | None) -> int:
 def noise(args: argparse.Namespace, runs: list[Run]) -> None:
     """Print the noise of each group."""
     reject_wrong_confidence(args.confidence)
-    groups = group_by_seed(runs)
+    groups = make_groups(runs)
     scored = [[ScoredRun(run.name, run.seed, run.score) for run in group.runs] for group in groups]
     measured = []
     for i, group in enumerate(groups):

@@ -4,14 +4,14 @@ Legend: D documents; a difference is always B - A.
 """
 
 import math
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from evidence.differences import difference_of_items, holm, paired, welch
 from evidence.intervals import Estimate, ratio_interval
 from evidence.power import LEAST_SEEDS, detectable_by_runs
-from evidence.runs import Group, Measure, R, ScoreRun, sources_of
+from evidence.runs import BITS_PER_BYTE, Group, Measure, Run, sources_of
 
 # What decides a verdict, and the verdicts.
 SEEDS = "seeds"
@@ -26,24 +26,24 @@ NOT_DECIDED = "not decided"
 SEEDS_OF_EACH_SIDE = (2, 3, 5, 10)
 
 
-class Sides(NamedTuple, Generic[R]):
+class Sides(NamedTuple):
     """The runs of two groups that a comparison is about."""
 
-    a: Group[R]
-    b: Group[R]
-    whole_a: Group[R]  # with the runs that are left out
-    whole_b: Group[R]
+    a: Group
+    b: Group
+    whole_a: Group  # with the runs that are left out
+    whole_b: Group
     are_pairs: bool  # of equal seeds, run by run
 
     @property
-    def left_out(self) -> list[tuple[Group[R], list[R]]]:
+    def left_out(self) -> list[tuple[Group, list[Run]]]:
         """Return each group with its runs that have no partner, if it has any."""
         sides = ((self.whole_a, self.a), (self.whole_b, self.b))
         left_out = [(whole, [run for run in whole.runs if run not in side.runs]) for whole, side in sides]
         return [(whole, runs) for whole, runs in left_out if runs]
 
 
-def common_seeds(a: Group[R], b: Group[R]) -> Sides[R]:
+def common_seeds(a: Group, b: Group) -> Sides:
     """Return the runs of the seeds that both groups have, in the order of the seeds, or all runs without such seeds.
 
     A single common seed is no interval over seeds: if both groups have several runs, all of them count as independent.
@@ -55,21 +55,21 @@ def common_seeds(a: Group[R], b: Group[R]) -> Sides[R]:
     return Sides(a.of_seeds(both), b.of_seeds(both), a, b, are_pairs=True)
 
 
-class Comparison(NamedTuple, Generic[R]):
+class Comparison(NamedTuple):
     """B - A over the documents, those of each source of a mixture, and over seeds; `baseline` is all of A itself."""
 
-    sides: Sides[R]
+    sides: Sides
     baseline: Estimate
     documents: Estimate
     seeds: Estimate
     sources: dict[str, Estimate]
 
     @property
-    def a(self) -> Group[R]:
+    def a(self) -> Group:
         return self.sides.a
 
     @property
-    def b(self) -> Group[R]:
+    def b(self) -> Group:
         return self.sides.b
 
     @property
@@ -135,13 +135,13 @@ class Comparison(NamedTuple, Generic[R]):
         return np.argsort(-np.abs(self.changes), kind="stable")[:count]
 
 
-def compare_groups(a: Group[R], b: Group[R], seed: int, confidence: float, resamples: int) -> Comparison[R]:
+def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: int) -> Comparison:
     """Return the differences between two groups, of their common seeds; documents are resampled with `seed`."""
     sides = common_seeds(a, b)
     a = sides.a
     b = sides.b
     sizes = a.runs[0].sizes
-    is_of_items = isinstance(a.runs[0], ScoreRun)
+    is_of_items = a.runs[0].measure != BITS_PER_BYTE
 
     def interval(values: np.ndarray, own: np.ndarray) -> Estimate:
         if is_of_items:
@@ -176,7 +176,7 @@ def differences_of_pairs(a: Group, b: Group) -> np.ndarray:
     return np.array([run.score - score_of[run.seed] for run in both])
 
 
-def corrected(found: list[Comparison[R]]) -> list[Comparison[R]]:
+def corrected(found: list[Comparison]) -> list[Comparison]:
     """Return comparisons with one baseline, with p after Holm's correction.
 
     The comparisons over documents are one family of tests, those over seeds another, those of all sources a third.

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 from evidence.comparison import BETTER, Comparison, Equivalence, compare_groups, corrected, equivalence
 from evidence.errors import WrongInput
-from evidence.runs import Group, R, group_by_seed
+from evidence.runs import Group, Run, make_groups
 
 
 class Options(NamedTuple):
@@ -19,12 +19,12 @@ class Options(NamedTuple):
     resamples: int = 1999
 
 
-class Comparisons(NamedTuple, Generic[R]):
+class Comparisons(NamedTuple):
     """Groups of runs, and the comparison of each other one with the baseline."""
 
-    groups: list[Group[R]]
-    alone: list[Comparison[R]]  # p is that of each comparison alone
-    corrected: list[Comparison[R]]  # the same, with p after Holm's correction for their number
+    groups: list[Group]
+    alone: list[Comparison]  # p is that of each comparison alone
+    corrected: list[Comparison]  # the same, with p after Holm's correction for their number
     equivalences: list[Equivalence]  # of each comparison, if a margin was given
     confidence: float
 
@@ -34,14 +34,14 @@ class Comparisons(NamedTuple, Generic[R]):
         return [f"{name} ({verdict})" for name, verdict in verdicts.items() if verdict != BETTER]
 
 
-def compare_runs(runs: Sequence[R], options: Options) -> Comparisons[R]:
+def compare_runs(runs: Sequence[Run], options: Options) -> Comparisons:
     """Compare each other group with the baseline; if there is a single group, each of its runs with the first one.
 
     Raise WrongInput if there is nothing to compare, or if an option is out of range.
     """
     if len(runs) < 2:
         raise WrongInput(f"{runs[0].name} is the only run; a comparison needs two")
-    groups = group_by_seed(runs)
+    groups = make_groups(runs)
     if len(groups) > 1:
         groups = sides = with_baseline_first(groups, options.baseline)
     else:
@@ -57,7 +57,7 @@ def compare_runs(runs: Sequence[R], options: Options) -> Comparisons[R]:
     return Comparisons(groups, alone, corrected(alone), equivalences, options.confidence)
 
 
-def with_baseline_first(groups: list[Group[R]], name: str | None) -> list[Group[R]]:
+def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
     """Return the groups, the one with this name first."""
     if name is None:
         return groups

@@ -3,12 +3,10 @@
 Legend: D documents, the same for all runs of a comparison, whatever their tokenizers.
 """
 
-import abc
 import dataclasses
 import functools
-import math
 from collections.abc import Collection, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,33 +23,18 @@ BITS_PER_BYTE = Measure("bits per byte", "bits_per_byte", is_higher_better=False
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Run(abc.ABC):
-    """One trained model, and what it reached on each document."""
+class Run:
+    """One trained model, and what it reached on each document: its loss in bits, or its score."""
 
     name: str
     seed: int | None  # None: unknown
-    group: str = ""  # runs of one group have one configuration
-    sources: np.ndarray | None = None  # (D,) what each document comes from, such as a part of a mixture
+    values: np.ndarray  # (D,) float64, summed over each document: bits, or scores of its items such as 1 for right
+    sizes: np.ndarray  # (D,) int64, by whose sum that of the values is divided: bytes, or numbers of items
+    configuration: str = ""  # what made the run except its seed: runs that share it differ only in their seed
+    label: str = ""  # what a table calls this configuration
+    measure: Measure = BITS_PER_BYTE
     documents: Sequence[str] = ()  # (D,) their names, () for their numbers
-
-    @property
-    @abc.abstractmethod
-    def measure(self) -> Measure: ...
-
-    @property
-    @abc.abstractmethod
-    def values(self) -> np.ndarray:
-        """Return the values (D,), summed over each document."""
-
-    @property
-    @abc.abstractmethod
-    def sizes(self) -> np.ndarray:
-        """Return the sizes (D,) by whose sum that of the values is divided."""
-
-    @property
-    def configuration(self) -> str:
-        """Return what made the run except its seed, as a text that runs of one configuration share."""
-        return self.group
+    sources: np.ndarray | None = None  # (D,) what each document comes from, such as a part of a mixture
 
     @property
     def score(self) -> float:
@@ -62,56 +45,12 @@ class Run(abc.ABC):
         return self.documents[position] if self.documents else str(position)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class LossRun(Run):
-    """A run with the loss of each document: the values are bits, the sizes are bytes."""
-
-    nats: np.ndarray  # (D,) float64, summed over the tokens of the document
-    utf8_bytes: np.ndarray  # (D,) int64
-
-    @property
-    def measure(self) -> Measure:
-        return BITS_PER_BYTE
-
-    @property
-    def values(self) -> np.ndarray:
-        return self.nats / math.log(2)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return self.utf8_bytes
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class ScoreRun(Run):
-    """A run with a score of each item, such as 1 for a right answer; a document may have several items."""
-
-    scores: np.ndarray  # (D,) float64, summed over the items of the document
-    num_items: np.ndarray  # (D,) int64
-    is_higher_better: bool
-
-    @property
-    def measure(self) -> Measure:
-        return Measure("in score", "score", self.is_higher_better)
-
-    @property
-    def values(self) -> np.ndarray:
-        return self.scores
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return self.num_items
-
-
-R = TypeVar("R", bound=Run)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class Group(Generic[R]):
+class Group:
     """Runs of one configuration with different seeds, or a single run."""
 
-    runs: list[R]
-    whole: "Group[R] | None" = None  # the group of which these are some runs, and whose name they have
+    runs: list[Run]
+    whole: "Group | None" = None  # the group of which these are some runs, and whose name they have
 
     @property
     def name(self) -> str:
@@ -120,13 +59,13 @@ class Group(Generic[R]):
         first = self.runs[0]
         if len(self.runs) == 1:
             return first.name
-        return first.group or f"{first.name}…{self.runs[-1].name}"
+        return first.label or f"{first.name}…{self.runs[-1].name}"
 
     @property
     def seeds(self) -> list[int | None]:
         return [run.seed for run in self.runs]
 
-    def of_seeds(self, seeds: Collection[int]) -> "Group[R]":
+    def of_seeds(self, seeds: Collection[int]) -> "Group":
         """Return the runs of these seeds, in their order."""
         runs = [run for run in self.runs if run.seed in seeds]
         return Group(sorted(runs, key=lambda run: run.seed or 0), self)
@@ -142,12 +81,12 @@ class Group(Generic[R]):
         return np.array([run.score for run in self.runs])
 
 
-def group_by_seed(runs: Sequence[R]) -> list[Group[R]]:
+def make_groups(runs: Sequence[Run]) -> list[Group]:
     """Return groups in the order of their first runs.
 
     A repeated run of the same configuration and seed (on another machine, say) goes into another group.
     """
-    groups: list[Group[R]] = []
+    groups: list[Group] = []
     for run in runs:
         for group in groups:
             has_seed = run.seed is not None and run.seed in group.seeds

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from evidence.errors import WrongInput
-from evidence.runs import LossRun, Run, ScoreRun
+from evidence.runs import BITS_PER_BYTE, Measure, Run
 
 LOSSES = ("run", "document", "nats", "utf8_bytes")
 SCORES = ("run", "document", "score", "higher_is_better")
@@ -64,13 +64,13 @@ def text_of(value: object) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def read_losses(path: Path) -> LossRun:
+def read_losses(path: Path) -> Run:
     """Return the losses of the run that a table is of, which needs no column `run`; its documents in order of name."""
     rows = read_rows(path, LOSSES[1:])
     names = sorted({str(row["document"]) for row in rows})
     at = positions_of(str(path), rows, {name: i for i, name in enumerate(names)})
     nats, utf8_bytes = losses_at(str(path), rows, at)
-    return LossRun(name=path.stem, seed=None, documents=names, nats=nats, utf8_bytes=utf8_bytes)
+    return Run(name=path.stem, seed=None, documents=names, values=nats / math.log(2), sizes=utf8_bytes)
 
 
 def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
@@ -119,21 +119,31 @@ def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]
         sources = np.empty(len(position), object)
         sources[at] = [text_of(row["source"]) for row in rows]
     seed = one_of(where, "seed", rows)
-    common = {
-        "name": name,
-        "seed": whole_number(where, "seed", seed) if seed else None,
-        "group": one_of(where, "group", rows) or str(rows[0]["run"]),
-        "sources": sources,
-        "documents": list(position),
-    }
+    group = one_of(where, "group", rows) or str(rows[0]["run"])
+
+    # Take the scores of the items, or the losses.
     if is_of_scores:
-        scores = np.bincount(at, [number(where, "score", row["score"]) for row in rows])
+        values = np.bincount(at, [number(where, "score", row["score"]) for row in rows])
+        sizes = np.bincount(at)
         is_better = one_of(where, "higher_is_better", rows).lower()
         if is_better not in TRUE + FALSE:
             raise WrongInput(f"{where}: higher_is_better is {is_better!r}; it must be true or false")
-        return ScoreRun(scores=scores, num_items=np.bincount(at), is_higher_better=is_better in TRUE, **common)
-    nats, utf8_bytes = losses_at(where, rows, at)
-    return LossRun(nats=nats, utf8_bytes=utf8_bytes, **common)
+        measure = Measure("in score", "score", is_better in TRUE)
+    else:
+        nats, sizes = losses_at(where, rows, at)
+        values = nats / math.log(2)
+        measure = BITS_PER_BYTE
+    return Run(
+        name=name,
+        seed=whole_number(where, "seed", seed) if seed else None,
+        values=values,
+        sizes=sizes,
+        configuration=group,
+        label=group,
+        measure=measure,
+        documents=list(position),
+        sources=sources,
+    )
 
 
 def positions_of(where: str, rows: list[Row], position: Mapping[str, int], may_repeat: bool = False) -> list[int]:
@@ -210,6 +220,6 @@ def reject_other_documents(path: Path, first: Run, other: Run) -> None:
     (different,) = np.nonzero(first.sizes != other.sizes)
     if len(different):
         i = int(different[0])
-        unit = "items" if isinstance(first, ScoreRun) else "bytes"
+        unit = "bytes" if first.measure == BITS_PER_BYTE else "items"
         sizes = f"{first.sizes[i]} {unit} in run {first.name} and {other.sizes[i]} in run {other.name}"
         raise WrongInput(f"{path}: document {first.name_of_document(i)} has {sizes}; score the same text in all runs")

@@ -11,7 +11,7 @@ from evidence.distributions import student_t_quantile
 from evidence.errors import WrongInput
 from evidence.power import detectable_by_runs, detectable_difference
 from evidence.record import record
-from evidence.runs import Group, LossRun, ScoreRun
+from evidence.runs import Group, Measure, Run
 
 NUM_DOCUMENTS = 40
 SIZES = np.linspace(500, 4000, NUM_DOCUMENTS).astype(int)
@@ -23,8 +23,8 @@ def group(name: str, scores: dict[int | None, float], spread: float = 0.002) -> 
     for seed, score in scores.items():
         rates = score + np.random.default_rng(len(name)).normal(0, spread, NUM_DOCUMENTS)
         rates -= rates @ SIZES / SIZES.sum() - score
-        nats = rates * SIZES * np.log(2)
-        runs.append(LossRun(name=f"{name}-{seed}", seed=seed, group=name, nats=nats, utf8_bytes=SIZES))
+        values = rates * SIZES
+        runs.append(Run(name=f"{name}-{seed}", seed=seed, configuration=name, label=name, values=values, sizes=SIZES))
     return Group(runs)
 
 
@@ -55,11 +55,11 @@ LUCKY = {1: 1.3500, 2: 1.3300, 3: 1.3520, 4: 1.3550, 5: 1.3480}
 @pytest.mark.parametrize(
     ("of_a", "of_b", "common", "said", "left_out"),
     [
-        pytest.param(LUCKY, {2: 1.333}, [2], "The model `bb-2` is worse than the model `a`, with seed 2 of both: +0.0030",
+        pytest.param(LUCKY, {2: 1.333}, [2], "`bb-2` is worse than the model `a`, with seed 2 of both: +0.0030",
             "the seeds 1, 3, 4, 5 of `a`", id="one new run"),
-        pytest.param({2: 1.333}, LUCKY, [2], "The model `bb` is better than the model `a-2`, with seed 2 of both: -0.0030",
+        pytest.param({2: 1.333}, LUCKY, [2], "`bb` is better than the model `a-2`, with seed 2 of both: -0.0030",
             "the seeds 1, 3, 4, 5 of `bb`", id="one run of the baseline"),
-        pytest.param(LUCKY, {2: 1.333, 1: 1.3531}, [1, 2], "`bb` is worse than `a`, with the seeds 1, 2 of both: +0.0030",
+        pytest.param(LUCKY, {2: 1.333, 1: 1.3531}, [1, 2], "is worse than `a`, with the seeds 1, 2 of both: +0.0030",
             "the seeds 3 to 5 of `a`", id="two pairs, in another order"),
         pytest.param(LUCKY, {1: 1.3532, 2: 1.333, 3: 1.3551, 9: 1.2}, [1, 2, 3],
             "`bb` is worse than `a`, with the seeds 1 to 3 of both: +0.0031", "the seeds 4, 5 of `a`, seed 9 of `bb`",
@@ -270,11 +270,9 @@ def test_two_sides_at_the_margin_are_rarely_called_equivalent():
 
 
 def scored(name: str, is_right: np.ndarray, is_higher_better: bool) -> Group:
-    num_items = np.ones(len(is_right), int)
-    run = ScoreRun(
-        name=name, seed=None, group=name, scores=is_right, num_items=num_items, is_higher_better=is_higher_better
-    )
-    return Group([run])
+    measure = Measure("in score", "score", is_higher_better)
+    sizes = np.ones(len(is_right), int)
+    return Group([Run(name=name, seed=None, configuration=name, values=is_right, sizes=sizes, measure=measure)])
 
 
 @pytest.mark.parametrize(("is_higher_better", "verdict"), [(True, "better"), (False, "worse")])

@@ -14,7 +14,7 @@ from evidence.judge.decision import EMPTY, LOOKS, MOST_SEEDS, Figures, Pool, dec
 from evidence.judge.judgements import Pair, columns, judge, pools_of, read_judgements, write_judgements
 from evidence.judge.levels import FALSE_RATE, next_level, share
 from evidence.judge.night import figures_of
-from evidence.runs import LossRun
+from evidence.runs import Run
 
 PAIR = Pair(
     base="a" * 40,
@@ -182,17 +182,17 @@ def test_the_figures_are_those_of_the_losses():
     documents = [f"d{i}" for i in range(20)]
     sizes = rng.integers(50, 200, 20)
 
-    def run() -> LossRun:
+    def run() -> Run:
         nats = rng.uniform(50, 200, 20)
-        return LossRun(name="", seed=None, documents=documents, nats=nats, utf8_bytes=sizes)
+        return Run(name="", seed=None, documents=documents, values=nats / math.log(2), sizes=sizes)
 
     base = [run() for _ in range(5)]
     candidate = [run() for _ in range(2)]
 
     figures = figures_of(base, candidate)
 
-    of_base = np.array([run.nats.sum() / sizes.sum() / math.log(2) for run in base])
-    of_candidate = np.array([run.nats.sum() / sizes.sum() / math.log(2) for run in candidate])
+    of_base = np.array([run.values.sum() / sizes.sum() for run in base])
+    of_candidate = np.array([run.values.sum() / sizes.sum() for run in candidate])
     assert (figures.seeds, figures.base_seeds) == (2, 5)
     assert figures.base_mean == pytest.approx(of_base.mean(), abs=1e-8)
     assert figures.pairs_mean == pytest.approx((of_candidate - of_base[:2]).mean(), abs=1e-8)

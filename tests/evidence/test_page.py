@@ -1,6 +1,7 @@
 """The code of docs/evidence.md runs as it stands there, and writes tables with the losses of the models."""
 
 import json
+import math
 import re
 import shlex
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evidence.command import main
-from evidence.runs import LossRun, ScoreRun
+from evidence.runs import BITS_PER_BYTE, Measure
 from evidence.table import read_tables
 from support import ROOT
 
@@ -64,11 +65,12 @@ class LikeNanoGPT(nn.Module):
 
 def check_losses(runs: list, logits_of: dict[tuple[str, int], object], num_inputs: int) -> None:
     """Check the runs of a table against the models that it is of."""
-    assert [(run.group, run.seed) for run in runs] == list(logits_of)
+    assert [(run.label, run.seed) for run in runs] == list(logits_of)
     for run, model in zip(runs, logits_of.values(), strict=True):
-        assert isinstance(run, LossRun)
-        assert run.utf8_bytes.tolist() == [len(text.encode()) for text in DOCUMENTS]
-        assert run.nats == pytest.approx([sum_of_nats(model, text, num_inputs) for text in DOCUMENTS], rel=1e-5)
+        assert run.measure == BITS_PER_BYTE
+        assert run.sizes.tolist() == [len(text.encode()) for text in DOCUMENTS]
+        expected = [sum_of_nats(model, text, num_inputs) for text in DOCUMENTS]
+        assert run.values * math.log(2) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_lines_for_nanogpt_write_the_losses_which_the_commands_of_the_page_compare(tmp_path, monkeypatch, capsys):
@@ -135,7 +137,7 @@ def test_the_lines_for_lm_eval_write_the_scores_of_each_task(tmp_path, monkeypat
     assert status == 0
     assert "`b` is better than the model `a`: +0.5000 in score" in capsys.readouterr().out
     for run, count in zip(runs, right.values(), strict=True):
-        assert isinstance(run, ScoreRun)
+        assert run.measure == Measure("in score", "score", is_higher_better=True)
         assert run.score == count / 40
         assert dict.fromkeys(run.sources) == {"blimp_one": None, "blimp_two": None}
         assert run.name_of_document(41) == "blimp_two/1"

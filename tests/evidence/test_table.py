@@ -3,12 +3,13 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from evidence.errors import WrongInput
-from evidence.runs import group_by_seed
+from evidence.runs import make_groups
 from evidence.table import read_losses, read_tables
 
 GOOD = [
@@ -41,9 +42,9 @@ def test_runs_have_their_losses_in_the_order_of_the_documents_of_the_first(read)
     a, b = read(GOOD)
 
     assert (a.name, b.name) == ("a", "b")
-    assert a.nats.tolist() == [7.5, 2]
-    assert b.nats.tolist() == [8, 3]
-    assert b.utf8_bytes.tolist() == [10, 20]
+    assert a.values * np.log(2) == pytest.approx([7.5, 2])
+    assert b.values * np.log(2) == pytest.approx([8, 3])
+    assert b.sizes.tolist() == [10, 20]
     assert [b.name_of_document(i) for i in (0, 1)] == ["x", "y"]
 
 
@@ -51,8 +52,8 @@ def test_runs_of_one_name_with_several_seeds_and_those_of_one_group_are_groups(r
     of_seeds = [row | {"seed": seed} for row in GOOD for seed in (1, 2)]
     of_groups = [row | {"group": "both"} for row in GOOD]
 
-    by_seed = group_by_seed(read(of_seeds))
-    by_group = group_by_seed(read(of_groups))
+    by_seed = make_groups(read(of_seeds))
+    by_group = make_groups(read(of_groups))
 
     assert [(group.name, group.seeds) for group in by_seed] == [("a", [1, 2]), ("b", [1, 2])]
     assert [(group.name, group.seeds) for group in by_group] == [("both", [None, None])]
@@ -67,7 +68,7 @@ def test_a_table_with_semicolons_tabs_or_blanks_and_a_byte_order_mark_is_read(tm
 
     runs = read_tables([other])
 
-    assert [run.nats.tolist() for run in runs] == [run.nats.tolist() for run in read_tables([commas])]
+    assert [run.values.tolist() for run in runs] == [run.values.tolist() for run in read_tables([commas])]
 
 
 def test_a_parquet_file_and_several_tables_give_the_runs_of_one_csv_file(read, tmp_path):
@@ -78,8 +79,8 @@ def test_a_parquet_file_and_several_tables_give_the_runs_of_one_csv_file(read, t
     apart = read_tables([tmp_path / "a.parquet", write(tmp_path / "b.csv", rows[2:])])
 
     for one, other in zip(whole, apart, strict=True):
-        assert (one.name, one.group) == (other.name, other.group)
-        assert one.nats.tolist() == other.nats.tolist()
+        assert (one.name, one.label) == (other.name, other.label)
+        assert one.values.tolist() == other.values.tolist()
         assert one.sources.tolist() == other.sources.tolist() == ["s", "s"]
 
 
@@ -90,7 +91,7 @@ def test_the_table_of_one_run_needs_no_name_and_has_its_documents_by_name(tmp_pa
     losses = read_losses(write(tmp_path / "t.csv", rows))
 
     assert list(losses.documents) == ["a", "b"]
-    assert losses.nats.tolist() == [1.5, 2.5]
+    assert losses.values * np.log(2) == pytest.approx([1.5, 2.5])
     with pytest.raises(WrongInput, match=r"t\.csv: has document a twice"):
         read_losses(write(tmp_path / "t.csv", [*rows, rows[1]]))
 
@@ -98,8 +99,8 @@ def test_the_table_of_one_run_needs_no_name_and_has_its_documents_by_name(tmp_pa
 def test_scores_of_several_items_of_a_document_are_added(read):
     (run,) = read(SCORED)
 
-    assert run.scores.tolist() == [1, 1]
-    assert run.num_items.tolist() == [2, 1]
+    assert run.values.tolist() == [1, 1]
+    assert run.sizes.tolist() == [2, 1]
     assert run.score == pytest.approx(2 / 3)
     assert run.measure.is_higher_better
 

@@ -1,27 +1,37 @@
-"""Made-up runs of 40 documents, for tests of comparisons."""
+"""Made-up runs of 40 documents with their facts, for tests of comparisons."""
+
+import dataclasses
 
 import numpy as np
 
+from evidence.runs import Run
 from support.loss_cases import LN2, corpus
-from tools.common.runs import Run
+from tools.common.runs import Facts
 
 NUM_DOCUMENTS = 40
 # The source of a mixture from which each document comes.
 SOURCES = np.array(["stories"] * 15 + ["headers"] * 25, object)
 
 
-def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, curve=(), **inputs: str) -> Run:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class MadeUpRun(Run):
+    """A run that knows its facts."""
+
+    facts: Facts
+
+    def but(self, **changes) -> "MadeUpRun":
+        """Return the same run with other facts."""
+        return dataclasses.replace(self, facts=dataclasses.replace(self.facts, **changes))
+
+
+def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None, curve=(), **inputs: str) -> MadeUpRun:
     """Return a made-up run, `shift` bits per byte above one of the same seed without it.
 
     `curve` are its validations; `inputs` are hashes by path.
     """
     nats, _, utf8_bytes = corpus(np.random.default_rng(11), NUM_DOCUMENTS)
     noise = np.random.default_rng(seed).normal(0, 0.001, NUM_DOCUMENTS)
-    return Run(
-        name=name,
-        seed=seed,
-        nats=nats + (shift * LN2 + noise) * utf8_bytes,
-        utf8_bytes=utf8_bytes.astype(np.int64),
+    facts = Facts(
         params={"train.seed": seed} | (params or {}),
         inputs=inputs,
         tokens_seen=1000,
@@ -30,14 +40,25 @@ def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None
         train_seconds=None,
         validations=list(curve),
     )
+    return MadeUpRun(
+        name=name,
+        seed=seed,
+        values=(nats + (shift * LN2 + noise) * utf8_bytes) / LN2,
+        sizes=utf8_bytes.astype(np.int64),
+        configuration=facts.configuration,
+        facts=facts,
+    )
 
 
-def seeds_of(name: str, seeds, shift: float = 0.0, params: dict | None = None) -> list[Run]:
+def seeds_of(name: str, seeds, shift: float = 0.0, params: dict | None = None) -> list[MadeUpRun]:
     """Return a run of each seed, with the names NAME-SEED."""
     return [run(f"{name}-{seed}", seed, shift, params) for seed in seeds]
 
 
+def facts_of(*runs: MadeUpRun) -> dict[str, Facts]:
+    return {each.name: each.facts for each in runs}
+
+
 def score_of(run: Run) -> float:
     """Return the bits per byte of a run over all documents."""
-    bits = run.nats.sum() / LN2
-    return bits / run.utf8_bytes.sum()
+    return run.values.sum() / run.sizes.sum()

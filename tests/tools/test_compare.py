@@ -12,30 +12,28 @@ from evidence.comparison import Comparison, compare_groups
 from evidence.comparisons import Comparisons, Options, compare_runs
 from evidence.power import detectable_by_runs, detectable_difference, units_needed
 from evidence.runs import Group
-from support.loss_cases import LN2
-from support.made_up_runs import NUM_DOCUMENTS, SOURCES, run, score_of, seeds_of
+from support.made_up_runs import NUM_DOCUMENTS, SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
 from support.markdown import rows_of
 from tools.common.parameters import Difference
-from tools.common.runs import Run
 from tools.compare.answer import MOST_LINES, groups_to_extend, summary
 from tools.compare.cite import Origin, citation
-from tools.compare.notes import notes_of
+from tools.compare.facts import notes_of
 from tools.compare.report import report
 
 WIDER = {"p": 1}  # the parameters of another configuration
 
 
-def found_of(*runs: Run, **options) -> Comparisons[Run]:
+def found_of(*runs: MadeUpRun, **options) -> Comparisons:
     return compare_runs(runs, Options(resamples=999, **options))
 
 
-def comparisons_of(*runs: Run) -> list[Comparison]:
+def comparisons_of(*runs: MadeUpRun) -> list[Comparison]:
     return found_of(*runs).corrected
 
 
-def report_of(*runs: Run, **options) -> str:
+def report_of(*runs: MadeUpRun, **options) -> str:
     previews = dict.fromkeys(range(NUM_DOCUMENTS), "its words")
-    lines = report(found_of(*runs, **options), previews, num_listed=3, commands=[])
+    lines = report(found_of(*runs, **options), facts_of(*runs), previews, num_listed=3, commands=[])
     return "\n".join(lines)
 
 
@@ -45,20 +43,21 @@ def line_of(text: str, start: str) -> str:
     return line
 
 
-def summary_of(*runs: Run, commands=(), **options) -> list[str]:
+def summary_of(*runs: MadeUpRun, commands=(), **options) -> list[str]:
     """Return the lines that the terminal shows."""
-    return summary(found_of(*runs, **options), list(commands), unfinished="")
+    return summary(found_of(*runs, **options), facts_of(*runs), list(commands), unfinished="")
 
 
 # To quote.
 
 
 def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
-    found = found_of(*seeds_of("a", (1, 2, 3)), *seeds_of("b", (4, 5, 6), 0.05, WIDER))
+    runs = [*seeds_of("a", (1, 2, 3)), *seeds_of("b", (4, 5, 6), 0.05, WIDER)]
+    found = found_of(*runs)
     comparison = found.corrected[0]
 
     changes = [Difference("train.max_tokens", 900, 100)]
-    text = "\n".join(citation(found, Origin("headers", "c0ffee" * 11, ["abcdef", "fedcba"], changes)))
+    text = "\n".join(citation(found, facts_of(*runs), Origin("headers", "c0ffee" * 11, ["abcdef", "fedcba"], changes)))
 
     over_documents = f"{comparison.documents.low:+.4f} to {comparison.documents.high:+.4f}"
     over_seeds = f"{comparison.seeds.low:+.4f} to {comparison.seeds.high:+.4f}"
@@ -79,7 +78,8 @@ def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
 
 def test_a_citation_of_single_runs_is_decided_over_documents():
     origin = Origin("headers", "c0ffee", ["abcdef"], [])
-    text = "\n".join(citation(found_of(run("a"), run("b", 2, 0.05, WIDER)), origin))
+    runs = run("a"), run("b", 2, 0.05, WIDER)
+    text = "\n".join(citation(found_of(*runs), facts_of(*runs), origin))
 
     assert "The interval over documents decides." in line_of(text, "On 40 validation documents")
     assert line_of(text, "Text: ").endswith("Code and parameters: commit abcdef.")
@@ -87,7 +87,8 @@ def test_a_citation_of_single_runs_is_decided_over_documents():
 
 def test_a_citation_says_that_no_difference_was_shown():
     origin = Origin("headers", "c0ffee", ["abcdef"], [])
-    text = "\n".join(citation(found_of(run("a"), run("b", 2, 0.0, WIDER)), origin))
+    runs = run("a"), run("b", 2, 0.0, WIDER)
+    text = "\n".join(citation(found_of(*runs), facts_of(*runs), origin))
 
     assert " (no difference was shown). " in line_of(text, "On 40 validation documents")
 
@@ -95,7 +96,7 @@ def test_a_citation_says_that_no_difference_was_shown():
 def test_a_run_beside_itself_is_not_cited():
     same = found_of(run("a"), run("b"))
 
-    assert citation(same, Origin("headers", "c0ffee", ["abcdef"], [])) == []
+    assert citation(same, {}, Origin("headers", "c0ffee", ["abcdef"], [])) == []
 
 
 # Verdicts.
@@ -130,10 +131,10 @@ def test_p_of_one_mixture_is_corrected_for_its_sources_and_says_so():
 # Warnings.
 
 
-def warnings_of(*runs: Run) -> dict[str, str]:
+def warnings_of(*runs: MadeUpRun) -> dict[str, str]:
     """Return kind → sentence of the warnings about the only comparison."""
     (comparison,) = comparisons_of(*runs)
-    return {note.kind: note.text for note in notes_of(comparison)}
+    return {note.kind: note.text for note in notes_of(comparison, facts_of(*runs))}
 
 
 @pytest.mark.parametrize("name", ["train.seq_len", "eval.stride_fraction", "train.attend_across_documents"])
@@ -153,7 +154,7 @@ def test_a_group_has_the_looks_at_the_test_split_of_the_run_that_came_last():
     first, second = seeds_of("a", (1, 2))
     others = seeds_of("b", (3, 4), params=WIDER)
 
-    text = warnings_of(replace(first, num_earlier_looks=2), second, *others)["after_test_reads"]
+    text = warnings_of(first.but(num_earlier_looks=2), second, *others)["after_test_reads"]
 
     assert "`a-1…a-2`" in text
     assert "2 looks" in text
@@ -163,7 +164,7 @@ def test_a_lossy_tokenizer_is_warned_of_with_its_run():
     a = run("a")
     b = run("b", params=WIDER)
 
-    lossy = warnings_of(a, replace(b, is_lossy=True))
+    lossy = warnings_of(a, b.but(is_lossy=True))
     lossless = warnings_of(a, b)
 
     assert lossy["lossy_tokenizer"].startswith("`b`: ")
@@ -214,7 +215,7 @@ def test_only_a_run_that_is_equal_in_all_things_is_the_same_run():
         run("b", seed=2),
         run("b", params=WIDER),
         run("b", **{"src/lm": "2"}),
-        replace(a, name="b", nats=a.nats + 1e-9),
+        replace(a, name="b", values=a.values + 1e-9),
     ]
 
     same = replace(a, name="b")
@@ -222,15 +223,15 @@ def test_only_a_run_that_is_equal_in_all_things_is_the_same_run():
     assert summary_of(a, same) == [warnings_of(a, same)["same_run"]]
     for other in others:
         comparison = compare_groups(Group([a]), Group([other]), 1, 0.95, 99)
-        assert "same_run" not in [note.kind for note in notes_of(comparison)]
+        assert "same_run" not in [note.kind for note in notes_of(comparison, facts_of(a, other))]
 
 
 def test_few_and_dominating_documents_and_a_difference_by_length_are_warned_of():
     """B is worse by a rate that grows with the log of the size."""
     sizes = np.array([9000, *range(500, 539)])
     rates = np.log(sizes) / 10
-    a = replace(run("a"), utf8_bytes=sizes, nats=sizes * LN2)
-    b = replace(run("b", params=WIDER), utf8_bytes=sizes, nats=sizes * LN2 * (1 + rates))
+    a = replace(run("a"), sizes=sizes, values=sizes * 1.0)
+    b = replace(run("b", params=WIDER), sizes=sizes, values=sizes * (1 + rates))
 
     warnings = warnings_of(a, b)
 
@@ -242,8 +243,8 @@ def test_few_and_dominating_documents_and_a_difference_by_length_are_warned_of()
 
 def test_many_documents_of_equal_length_are_not_warned_of():
     sizes = np.full(NUM_DOCUMENTS, 1000)
-    a = replace(run("a"), utf8_bytes=sizes)
-    b = replace(run("b", seed=2, params=WIDER), utf8_bytes=sizes)
+    a = replace(run("a"), sizes=sizes)
+    b = replace(run("b", seed=2, params=WIDER), sizes=sizes)
 
     assert warnings_of(a, b).keys() == {"single_runs"}
 
@@ -253,7 +254,7 @@ def test_many_documents_of_equal_length_are_not_warned_of():
 
 def test_the_report_begins_with_the_answers_and_has_a_row_for_each_run():
     a = run("a", seed=1)
-    b = replace(run("b", seed=2, shift=-0.05, params=WIDER), train_seconds=61.0)
+    b = run("b", seed=2, shift=-0.05, params=WIDER).but(train_seconds=61.0)
 
     text = report_of(a, b, within=0.01)
     rows = rows_of(text)
@@ -305,7 +306,7 @@ def test_pairs_of_equal_seeds_are_called_so_everywhere():
     a = seeds_of("a", (1, 2, 3))
     b = seeds_of("b", (3, 2, 1), shift=0.01, params=WIDER)
     noise = np.random.default_rng(1).normal(0, 0.0001, 3)
-    b = [replace(each, nats=each.nats * (1 + extra)) for each, extra in zip(b, noise, strict=True)]
+    b = [replace(each, values=each.values * (1 + extra)) for each, extra in zip(b, noise, strict=True)]
 
     text = report_of(*a, *b)
     said = summary_of(*a, *b)
@@ -405,7 +406,7 @@ def test_what_stages_make_is_named_as_a_difference_only_if_nothing_else_differs(
 def test_more_seeds_are_asked_for_until_a_difference_over_seeds_is_shown():
     a = seeds_of("a", (1, 2, 3))
 
-    def asked_for(*b: Run) -> list[str]:
+    def asked_for(*b: MadeUpRun) -> list[str]:
         return [side.name for side in groups_to_extend(comparisons_of(*a, *b), confidence=0.95)]
 
     assert asked_for(run("b", 4, -0.5, WIDER)) == ["a-1…a-3", "b"]

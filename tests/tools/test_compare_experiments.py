@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import evidence.command
+from evidence.runs import Run
 from lm.text.documents import open_text
 from lm.text.slices import Slice
 from support import ROOT
@@ -25,7 +26,7 @@ from support.json_documents import check_document, read_document
 from support.markdown import rows_of
 from support.refusal import refused
 from support.workspace import Workspace
-from tools.common.runs import Revision, Run, read_runs
+from tools.common.runs import Facts, Revision, read_runs
 from tools.common.seeds import START
 from tools.compare import cli
 from tools.compare.cli import main
@@ -151,19 +152,20 @@ def test_json_is_all_that_standard_output_has(workspace, compare):
 def two_seeds_of_each_side(monkeypatch):
     """Made from base and vocab: each document is better in vocab, by less than its seeds differ by."""
 
-    def read(revisions: list[Revision]) -> list[Run]:
-        base, vocab = read_runs(revisions)
-        unequal = np.linspace(1, 1.001, len(base.nats))  # otherwise documents would have no spread
+    def read(revisions: list[Revision]) -> tuple[list[Run], dict[str, Facts]]:
+        (base, vocab), facts = read_runs(revisions)
+        unequal = np.linspace(1, 1.001, len(base.values))  # otherwise documents would have no spread
         runs = []
         for run, seed, losses in (
-            (base, 1, base.nats),
-            (base, 2, base.nats * 1.02),
-            (vocab, 1, base.nats * 0.96 * unequal),
-            (vocab, 2, base.nats * 0.99 * unequal),
+            (base, 1, base.values),
+            (base, 2, base.values * 1.02),
+            (vocab, 1, base.values * 0.96 * unequal),
+            (vocab, 2, base.values * 0.99 * unequal),
         ):
-            params = run.params | {"train.seed": seed}
-            runs.append(replace(run, name=f"{run.name}{seed}", seed=seed, params=params, nats=losses))
-        return runs
+            name = f"{run.name}{seed}"
+            runs.append(replace(run, name=name, seed=seed, values=losses))
+            facts[name] = facts[run.name]
+        return runs, facts
 
     monkeypatch.setattr(cli, "read_runs", read)
 

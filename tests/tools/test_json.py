@@ -13,9 +13,7 @@ from evidence.json_output import plain, print_json
 from evidence.power import detectable_by_runs
 from support import ROOT
 from support.json_documents import check_document, documented, read_document
-from support.loss_cases import LN2
-from support.made_up_runs import SOURCES, run, score_of, seeds_of
-from tools.common.runs import Run
+from support.made_up_runs import SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
 from tools.compare import record as comparing
 
 WIDER = {"p": 1}  # the parameters of another configuration
@@ -24,10 +22,10 @@ WIDER = {"p": 1}  # the parameters of another configuration
 # compare
 
 
-def document_of(*runs: Run) -> dict:
+def document_of(*runs: MadeUpRun) -> dict:
     """Return the document of `compare` about made-up runs, as a program reads it."""
     found = compare_runs(runs, Options(within=0.005, resamples=999))
-    document = {"schema": comparing.SCHEMA} | comparing.record(found)
+    document = {"schema": comparing.SCHEMA} | comparing.record(found, facts_of(*runs))
     document["unfinished"] = [{"name": "x", "state": "Queued"}]
     document["commands_for_more_seeds"] = ["dvc queue start"]
     document["files"] = {"report": "a.md", "documents": "a.csv"}
@@ -48,13 +46,13 @@ def test_a_document_of_compare_has_every_documented_key_and_no_other():
 
 def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
     """Of two sides with unequal numbers of seeds, on a mixture."""
-    a = [replace(each, sources=SOURCES, train_seconds=61.5) for each in seeds_of("a", (1, 2))]
-    b = [replace(each, sources=SOURCES, best_tokens_seen=800) for each in seeds_of("b", (4, 5, 6), 0.01, WIDER)]
+    a = [replace(each, sources=SOURCES).but(train_seconds=61.5) for each in seeds_of("a", (1, 2))]
+    b = [replace(each, sources=SOURCES).but(best_tokens_seen=800) for each in seeds_of("b", (4, 5, 6), 0.01, WIDER)]
 
     document = document_of(*a, *b)
 
     # Each side, and its runs.
-    sizes = a[0].utf8_bytes
+    sizes = a[0].sizes
     effective = sizes.sum() ** 2 / (sizes**2).sum()
     assert document["documents"] == {
         "number": len(sizes),
@@ -69,18 +67,18 @@ def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
         for each, score, found in zip(side, scores, group["runs"], strict=True):
             assert found == {
                 "name": each.name,
-                "seed": each.params["train.seed"],
+                "seed": each.seed,
                 "bits_per_byte": pytest.approx(score),
-                "tokens_seen": each.tokens_seen,
-                "best_tokens_seen": each.best_tokens_seen,
-                "parameters": each.num_parameters,
-                "train_seconds": each.train_seconds,
+                "tokens_seen": each.facts.tokens_seen,
+                "best_tokens_seen": each.facts.best_tokens_seen,
+                "parameters": each.facts.num_parameters,
+                "train_seconds": each.facts.train_seconds,
                 "lossy_tokenizer": False,
             }
 
     # The difference over documents, over those of each source, and over seeds.
     (comparison,) = document["comparisons"]
-    bits = (np.mean([each.nats for each in b], axis=0) - np.mean([each.nats for each in a], axis=0)) / LN2
+    bits = np.mean([each.values for each in b], axis=0) - np.mean([each.values for each in a], axis=0)
     parts = {"": np.full(len(sizes), True)} | {name: name == SOURCES for name in ("stories", "headers")}
     found = [comparison["documents"] | {"name": ""}, *comparison["sources"]]
     assert [each["name"] for each in found] == list(parts)
@@ -120,7 +118,7 @@ def test_documents_do_not_decide_where_seeds_do():
 
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():
-    code = "".join((ROOT / "src" / package / "notes.py").read_text() for package in ("evidence", "tools/compare"))
+    code = "".join((ROOT / "src" / path).read_text() for path in ("evidence/notes.py", "tools/compare/facts.py"))
     page = (ROOT / "docs" / "json.md").read_text()
 
     (meaning,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)

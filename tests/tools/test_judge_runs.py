@@ -18,7 +18,7 @@ import pytest
 from evidence.judge import night
 from evidence.judge.judgements import columns
 from evidence.judge.repository import commit_of_workspace, read_commit, reject_changed
-from evidence.runs import LossRun
+from evidence.runs import Run
 from evidence.table import read_losses
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
@@ -158,7 +158,7 @@ def made_up_losses(monkeypatch):
             nats = 100 * (2 + luck + np.linspace(0, 0.1, 30) - gain * np.linspace(0, 2, 30))
             documents = [str(i) for i in range(30)]
             sizes = np.full(30, 100)
-            found.append(LossRun(name="", seed=None, documents=documents, nats=nats, utf8_bytes=sizes))
+            found.append(Run(name="", seed=None, documents=documents, values=nats / np.log(2), sizes=sizes))
         return found
 
     monkeypatch.setattr(night, "losses_of", losses_of)
@@ -284,8 +284,8 @@ def test_losses_are_named_by_their_text(clone):
 
     losses = read_losses(Path("losses.csv"))
     assert losses.documents == ["0123456789abcdef/0", "0123456789abcdef/1"]
-    assert losses.nats.tolist() == [0.1, 2 / 3]
-    assert losses.utf8_bytes.tolist() == [3, 4]
+    assert losses.values * np.log(2) == pytest.approx([0.1, 2 / 3])
+    assert losses.sizes.tolist() == [3, 4]
 
 
 def test_each_command_of_the_pipeline_runs_once_and_data_is_made_once():

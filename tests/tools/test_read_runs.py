@@ -75,34 +75,35 @@ class MadeUpRevision(Revision):
 
 
 def test_a_run_is_read_from_its_files():
-    run = read_run(MadeUpRevision("a", "12", LOSSES))
+    run, facts = read_run(MadeUpRevision("a", "12", LOSSES))
 
     # Its losses by document.
     assert run.name == "a"
-    assert run.nats.tolist() == [1.0, 2.0]
-    assert run.utf8_bytes.tolist() == [3, 4]
+    assert run.values * np.log(2) == pytest.approx([1.0, 2.0])
+    assert run.sizes.tolist() == [3, 4]
     assert run.sources.tolist() == ["stories", "headers"]
     # Its records.
     assert run.seed == 5
-    assert run.tokens_seen == 9
-    assert run.best_tokens_seen == 8
-    assert run.num_parameters == 7
-    assert run.is_lossy
-    assert run.validations == [{"step": "0", "val_loss": "6.5"}]
+    assert facts.tokens_seen == 9
+    assert facts.best_tokens_seen == 8
+    assert facts.num_parameters == 7
+    assert facts.is_lossy
+    assert facts.validations == [{"step": "0", "val_loss": "6.5"}]
     # What decided it; the model itself explains nothing.
-    assert run.params == {"train.seed": 5, "model.name": "small", "models.*.n": 1}
-    assert run.inputs == {"data/raw": "2", "src/train.py": "3"}
+    assert facts.params == {"train.seed": 5, "model.name": "small", "models.*.n": 1}
+    assert facts.inputs == {"data/raw": "2", "src/train.py": "3"}
 
 
 def test_the_time_of_a_run_is_that_of_its_training_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    before = read_run(MadeUpRevision("a", "12", LOSSES))
+    _, before = read_run(MadeUpRevision("a", "12", LOSSES))
     for fingerprint, seconds in (("aa", 1.0), ("ab", 2.0)):
         write_json(Path(".runs", fingerprint, "timing.json"), {"train_seconds": seconds})
 
     assert before.train_seconds is None
-    assert read_run(MadeUpRevision("a", "12", LOSSES)).train_seconds == 2.0
+    _, after = read_run(MadeUpRevision("a", "12", LOSSES))
+    assert after.train_seconds == 2.0
 
 
 def test_a_run_that_was_not_evaluated_again_is_refused():
@@ -125,7 +126,8 @@ def test_looks_at_the_test_split_for_other_weights_are_counted(tmp_path):
     write_test_reads(path, [of_own_weights, of_others, of_others_again, at_other_text])
 
     def num_looks(**files) -> int:
-        return read_run(MadeUpRevision("a", "12", LOSSES, **files)).num_earlier_looks
+        _, facts = read_run(MadeUpRevision("a", "12", LOSSES, **files))
+        return facts.num_earlier_looks
 
     reads = path.read_bytes()
     assert num_looks(test_reads=reads, manifest={"test": {"sha256": "c" * 64}}) == 2

@@ -8,18 +8,17 @@ import pytest
 from evidence.comparison import Comparison, compare_groups
 from evidence.comparisons import Options, compare_runs
 from evidence.differences import holm
-from evidence.runs import Group, group_by_seed
-from support.made_up_runs import SOURCES, run, score_of, seeds_of
-from tools.common.runs import Run
-from tools.compare.differences import same_until, what_differs
+from evidence.runs import Group, make_groups
+from support.made_up_runs import SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
+from tools.compare.facts import same_until, what_differs
 
 WIDER = {"p": 1}  # the parameters of another configuration
 DEEPER = {"p": 2}
 
 
-def compared(*runs: Run, confidence: float = 0.95) -> Comparison:
+def compared(*runs: MadeUpRun, confidence: float = 0.95) -> Comparison:
     """Return the comparison of the two groups that these runs form."""
-    a, b = group_by_seed(list(runs))
+    a, b = make_groups(list(runs))
     return compare_groups(a, b, seed=1, confidence=confidence, resamples=99)
 
 
@@ -37,7 +36,7 @@ def test_runs_that_differ_only_in_seed_are_one_group():
         run("other code", seed=3, code="f"),
     ]
 
-    groups = group_by_seed(runs)
+    groups = make_groups(runs)
 
     assert [[each.name for each in group.runs] for group in groups] == [
         ["a-1", "a-2"],
@@ -51,7 +50,7 @@ def test_parameters_and_inputs_that_differ_are_named_with_both_values():
     a = run("a", params={"x": 1, "same": 1}, file="0123456789abc")
     b = run("b", params={"y": None, "same": 1}, file="f" * 32)
 
-    rows = what_differs(Group([a]), Group([b]))
+    rows = what_differs(Group([a]), Group([b]), facts_of(a, b))
 
     assert rows == [
         ("x", 1, "(none)"),
@@ -65,8 +64,8 @@ def test_the_seed_differs_only_between_single_runs():
     b = run("b", seed=2)
     again = run("again", seed=3)
 
-    of_single_runs = what_differs(Group([a]), Group([b]))
-    of_two_and_one = what_differs(Group([a, again]), Group([b]))
+    of_single_runs = what_differs(Group([a]), Group([b]), facts_of(a, b))
+    of_two_and_one = what_differs(Group([a, again]), Group([b]), facts_of(a, b))
 
     assert of_single_runs == [("train.seed", 1, 2)]
     assert of_two_and_one == []
@@ -78,8 +77,8 @@ def test_the_seed_differs_only_between_single_runs():
 def test_the_documents_that_changed_most_come_first_whatever_the_direction():
     a = run("a")
     b = run("b", params=WIDER)
-    b.nats[7] += 3000
-    b.nats[3] -= 5000
+    b.values[7] += 3000
+    b.values[3] -= 5000
 
     comparison = compared(a, b)
 
@@ -98,11 +97,11 @@ def test_the_baseline_is_a_and_has_an_interval_of_the_same_confidence():
     assert narrow.documents.high - narrow.documents.low < 0.6 * (wide.documents.high - wide.documents.low)
 
 
-def mixture_of_two() -> tuple[Run, Run]:
+def mixture_of_two() -> tuple[MadeUpRun, MadeUpRun]:
     """Return two runs on documents of two sources; B differs most in one of them."""
     a = replace(run("a", seed=1), sources=SOURCES)
     b = replace(run("b", seed=2, params=WIDER), sources=SOURCES)
-    b.nats[SOURCES == "headers"] += 1000
+    b.values[SOURCES == "headers"] += 1000
     return a, b
 
 
@@ -116,9 +115,9 @@ def test_sources_are_compared_only_if_all_runs_have_the_same():
 def test_a_source_without_text_is_left_out():
     """It has no bits per byte."""
     a, b = mixture_of_two()
-    sizes = np.where(SOURCES == "headers", a.utf8_bytes, 0)
+    sizes = np.where(SOURCES == "headers", a.sizes, 0)
 
-    comparison = compared(replace(a, utf8_bytes=sizes), replace(b, utf8_bytes=sizes))
+    comparison = compared(replace(a, sizes=sizes), replace(b, sizes=sizes))
 
     assert list(comparison.sources) == ["headers"]
 
@@ -188,7 +187,7 @@ def test_the_first_validation_that_differs_is_named(other, said):
     a = run("a", curve=curve(), **{"src/lm": "1"})
     b = run("b", curve=other, **{"src/lm": "2"})
 
-    text = same_until(a, b)
+    text = same_until("a", "b", facts_of(a, b))
 
     for words in said:
         assert words in text
@@ -198,9 +197,8 @@ def test_nothing_is_said_of_runs_whose_bits_cannot_be_compared():
     a = run("a", curve=curve())
     without_a_digest = curve(digests=("aaa0", "bbb0", ""))
 
-    assert same_until(a, run("b")) is None
-    assert same_until(a, run("b", curve=without_a_digest)) is None
-    assert same_until(a, run("b", curve=curve(), data="f")) is None
+    for other in (run("b"), run("b", curve=without_a_digest), run("b", curve=curve(), data="f")):
+        assert same_until("a", "b", facts_of(a, other)) is None
 
 
 @pytest.mark.parametrize(("code", "cause"), [("2", "the code"), ("1", "the machine")])
@@ -208,7 +206,7 @@ def test_equal_weights_with_other_losses_are_no_proof_of_other_weights(code, cau
     a = run("a", curve=curve(), **{"src/lm": "1"})
     b = run("b", curve=curve(losses=("9.0", "9.0", "9.0")), **{"src/lm": code})
 
-    text = same_until(a, b)
+    text = same_until("a", "b", facts_of(a, b))
 
     assert "equal weights at step 0" in text
     assert f"{cause} differs" in text

@@ -23,7 +23,7 @@ from evidence.judge.judgements import (
 )
 from evidence.judge.repository import Commit, own_folder
 from evidence.judge.runs import Runner, losses_of
-from evidence.runs import LossRun
+from evidence.runs import Run
 
 RESAMPLES = 1999
 RESAMPLING_SEED = 1
@@ -104,22 +104,22 @@ def seeds_of_base(num_seeds: int) -> int:
     return LOOKS[1] if num_seeds < LOOKS[1] else max(MOST_SEEDS, num_seeds)
 
 
-def hash_of_text(losses: LossRun) -> str:
+def hash_of_text(losses: Run) -> str:
     """Return a short hash of the names and sizes of the documents."""
-    rows = zip(losses.documents, losses.utf8_bytes, strict=True)
+    rows = zip(losses.documents, losses.sizes, strict=True)
     content = "\n".join(f"{name}\t{size}" for name, size in rows)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def reject_other_documents(base: Commit, candidate: Commit, a: Sequence[LossRun], b: Sequence[LossRun]) -> None:
+def reject_other_documents(base: Commit, candidate: Commit, a: Sequence[Run], b: Sequence[Run]) -> None:
     """Raise CandidateCrashed unless all runs scored the same documents."""
     first = a[0]
     for losses in (*a, *b):
-        if losses.documents != first.documents or not np.array_equal(losses.utf8_bytes, first.utf8_bytes):
+        if losses.documents != first.documents or not np.array_equal(losses.sizes, first.sizes):
             raise CandidateCrashed(f"{candidate.short} and {base.short} scored other documents")
 
 
-def figures_of(of_base: Sequence[LossRun], of_candidate: Sequence[LossRun]) -> Figures:
+def figures_of(of_base: Sequence[Run], of_candidate: Sequence[Run]) -> Figures:
     """Return the figures of two sides whose first runs have equal seeds, in bits per byte."""
     seeds = len(of_candidate)
     base = np.array([losses.score for losses in of_base])
@@ -129,10 +129,10 @@ def figures_of(of_base: Sequence[LossRun], of_candidate: Sequence[LossRun]) -> F
     # Over documents: the mean over the pairs, of each document.
     of_documents = []
     for a, b in zip(of_base, of_candidate, strict=False):
-        of_documents.append((b.nats - a.nats) / math.log(2))
+        of_documents.append(b.values - a.values)
     bits = np.mean(of_documents, axis=0)
     rng = np.random.default_rng(RESAMPLING_SEED)
-    documents = ratio_interval(bits, of_base[0].utf8_bytes, rng, resamples=RESAMPLES)
+    documents = ratio_interval(bits, of_base[0].sizes, rng, resamples=RESAMPLES)
     return Figures(
         seeds=seeds,
         base_seeds=len(base),

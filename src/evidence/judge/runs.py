@@ -19,7 +19,7 @@ import numpy as np
 from evidence.errors import CandidateCrashed, Forged, RunFailed, WrongInput
 from evidence.intervals import LEAST_DOCUMENTS
 from evidence.judge.repository import Commit, environment, own_folder, worktree
-from evidence.runs import LossRun
+from evidence.runs import Run
 from evidence.table import read_losses
 
 STANDARD_ERROR = 2  # its descriptor
@@ -51,7 +51,7 @@ def folder_of(runner: Runner, commit: Commit) -> Path:
     return own_folder() / "losses" / f"{commit.tree[:16]}-{runner.key[:16]}"
 
 
-def kept_losses(folder: Path, seed: int) -> LossRun | None:
+def kept_losses(folder: Path, seed: int) -> Run | None:
     """Return the losses of a seed, None if it has not run. Raise Forged if the table has not the hash in its name."""
     for path in folder.glob(f"{seed}-*.csv"):
         if path.name != name_of(path, seed):
@@ -65,7 +65,7 @@ def name_of(path: Path, seed: int) -> str:
     return f"{seed}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.csv"
 
 
-def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: bool) -> list[LossRun]:
+def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: bool) -> list[Run]:
     """Return the losses of a commit with each of the seeds; those that are missing are run first."""
     folder = folder_of(runner, commit)
     found = {seed: kept_losses(folder, seed) for seed in seeds}
@@ -133,9 +133,9 @@ def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, st
         signal.signal(signal.SIGTERM, former)
 
 
-def reject_ignored_seed(commit: Commit, found: list[LossRun], is_base: bool) -> None:
+def reject_ignored_seed(commit: Commit, found: list[Run], is_base: bool) -> None:
     """Raise CandidateCrashed, or RunFailed for the base, if two seeds gave the same losses: they show no noise."""
     for i, losses in enumerate(found):
-        if any(np.array_equal(losses.nats, other.nats) for other in found[:i]):
+        if any(np.array_equal(losses.values, other.values) for other in found[:i]):
             failure = RunFailed if is_base else CandidateCrashed
             raise failure(f"{commit.short} ({commit.subject}) has equal losses with two seeds: it ignores SEED")

@@ -11,6 +11,7 @@ import fnmatch
 import functools
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from dvc.repo import Repo
 from dvc.scm import SCMError
 from dvc_data.index import DataIndexDirError
 
-from evidence.runs import LossRun
+from evidence.runs import Run
 from lm.core.errors import EnvironmentFailure, IntegrityError, ParamsError
 from lm.core.git import FETCH_ALL, git
 from lm.text.slices import TEST
@@ -60,9 +61,9 @@ NO_GIT = (
 # A run, and what differs between two.
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Run(LossRun):
-    """A run that DVC recorded."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What DVC recorded of a run beside its losses."""
 
     params: dict[str, object]  # by dotted name
     inputs: dict[str, str]  # path → hash of the data and code that the stages read
@@ -310,14 +311,18 @@ class Revision:
 # Reading runs whole.
 
 
-def read_runs(revisions: list[Revision]) -> list[Run]:
-    """Read runs that were evaluated on the same documents; IntegrityError if they were not."""
+def read_runs(revisions: list[Revision]) -> tuple[list[Run], dict[str, Facts]]:
+    """Read runs that were evaluated on the same documents, and their facts by name; IntegrityError if they were not."""
     for other in revisions[1:]:
         reject_other_text(revisions[0], other)
-    runs = [read_run(revision) for revision in revisions]
-    if not all(np.array_equal(runs[0].utf8_bytes, run.utf8_bytes) for run in runs):
+    runs = []
+    facts = {}
+    for revision in revisions:
+        run, facts[revision.name] = read_run(revision)
+        runs.append(run)
+    if not all(np.array_equal(runs[0].sizes, run.sizes) for run in runs):
         raise IntegrityError(f"{DOCUMENT_LOSSES}: the runs count different bytes per document; run `dvc repro -f eval`")
-    return runs
+    return runs, facts
 
 
 def reject_other_text(first: Revision, other: Revision) -> None:
@@ -336,7 +341,7 @@ def reject_other_text(first: Revision, other: Revision) -> None:
         )
 
 
-def read_run(revision: Revision) -> Run:
+def read_run(revision: Revision) -> tuple[Run, Facts]:
     """Read the losses and records of a run. IntegrityError if it is not finished, or a loss is not finite."""
     lock = revision.lock
     if not lock.is_finished:
@@ -352,12 +357,7 @@ def read_run(revision: Revision) -> Run:
     details = revision.read_json(EVALUATION_DETAILS)
     params = preset_names_left_out(lock.params)
     code = [path for path, md5 in lock.inputs.items() if path.startswith(CODE) and md5.endswith(".dir")]
-    return Run(
-        name=revision.name,
-        seed=params[SEED],
-        nats=columns["nats"],
-        utf8_bytes=columns["utf8_bytes"],
-        sources=columns.get("source"),
+    facts = Facts(
         params=params,
         inputs=lock.inputs,
         tokens_seen=model["last"]["tokens_seen"],
@@ -369,6 +369,15 @@ def read_run(revision: Revision) -> Run:
         is_lossy="lossy_tokenizer" in details,
         code={path: revision.files_of(path) for path in code},
     )
+    run = Run(
+        name=revision.name,
+        seed=cast(int, params[SEED]),
+        values=columns["nats"] / math.log(2),
+        sizes=columns["utf8_bytes"],
+        configuration=facts.configuration,
+        sources=columns.get("source"),
+    )
+    return run, facts
 
 
 def parse_curve(content: bytes) -> list[dict[str, str]]:

@@ -22,7 +22,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +31,7 @@ from evidence.command import SUFFIXES, add_options, compare, options_of, status_
 from evidence.comparisons import Comparisons, compare_runs, reject_wrong_options
 from evidence.errors import EvidenceError, WrongInput
 from evidence.json_output import print_json
-from evidence.runs import Group
-from evidence.runs import Run as AnyRun
+from evidence.runs import Group, Run
 from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_csv, write_text
@@ -48,8 +47,8 @@ from tools.common.reports import previews
 from tools.common.runs import (
     SEED,
     WORKSPACE,
+    Facts,
     Revision,
-    Run,
     experiment_names,
     is_pattern,
     matching,
@@ -125,7 +124,7 @@ def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]
         yield open_tokens(f"{folder}/{VALIDATION.name}"), load_tokenizer(f"{folder}/{TOKENIZER.name}")
 
 
-def write_rates(path: Path, groups: list[Group[Run]]) -> None:
+def write_rates(path: Path, groups: list[Group]) -> None:
     """Write a CSV file with a row for each document: its number, its bytes, and the bits per byte of each group."""
     sizes = groups[0].runs[0].sizes
     names = ["document", "utf8_bytes"]
@@ -137,7 +136,7 @@ def write_rates(path: Path, groups: list[Group[Run]]) -> None:
     write_csv(path, names, rows)
 
 
-def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[str]:
+def commands_for_more_seeds(sides: list[Group], facts: Mapping[str, Facts], given: list[str]) -> list[str]:
     """Return the commands that run the seeds that sides lack, and compare again; [] if none lacks any.
 
     All sides get the same seeds. given: the names of this comparison.
@@ -151,12 +150,12 @@ def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[s
         seeds = missing_seeds(side.seeds, of_all)
         if not seeds:
             continue
-        first = side.runs[0]
-        seconds += [first.train_seconds] * len(seeds)
-        name = free_name(first.name, taken)
+        first = side.runs[0].name
+        seconds += [facts[first].train_seconds] * len(seeds)
+        name = free_name(first, taken)
         taken.append(name)
         names.append(pattern_of(name, seeds))
-        commands += queue_commands(first.name, first.params, first.inputs, seeds, name)
+        commands += queue_commands(first, facts[first].params, facts[first].inputs, seeds, name)
     if not commands:
         return []
     again = shlex.join(["python", "src", "compare", *given, *names])
@@ -168,7 +167,12 @@ def commands_for_more_seeds(sides: list[Group[Run]], given: list[str]) -> list[s
 
 
 def write_files(
-    args: argparse.Namespace, revision: Revision, found: Comparisons[Run], commands: list[str], warning: str
+    args: argparse.Namespace,
+    revision: Revision,
+    found: Comparisons,
+    facts: Mapping[str, Facts],
+    commands: list[str],
+    warning: str,
 ) -> dict[int, str]:
     """Write the report and the CSV file; return the position of each listed document → some of its words.
 
@@ -179,7 +183,7 @@ def write_files(
     with open_validation(revision) as (tokens, tokenizer):
         texts = previews(tokens, tokenizer, document_spans(tokens)[listed])
     shown = dict(zip(listed, texts, strict=True))
-    lines = report(found, shown, num_listed, commands)
+    lines = report(found, facts, shown, num_listed, commands)
     if args.unfinished:
         lines.insert(2, f"**{unfinished_sentence(args.unfinished)}.**\n")
     if warning:
@@ -219,7 +223,7 @@ def unrun_parameters(names: list[str]) -> str:
     return f"{WORKSPACE} is the last run, and {', '.join(changed)} changed since; `dvc repro` computes it"
 
 
-def read_tables_and_runs(args: argparse.Namespace) -> list[AnyRun]:
+def read_tables_and_runs(args: argparse.Namespace) -> list[Run]:
     """Return the runs of the tables and of the revisions among the names, in this order unless a revision is first.
 
     Raise WrongInput unless the tables number the documents as the validation text of the revisions does.
@@ -228,7 +232,7 @@ def read_tables_and_runs(args: argparse.Namespace) -> list[AnyRun]:
     names = [name for name in args.names if Path(name) not in args.tables]
     if not names:
         return of_tables
-    recorded = read_runs([Revision(name) for name in matching(names)])
+    recorded, _ = read_runs([Revision(name) for name in matching(names)])
     numbers = [str(i) for i in range(len(recorded[0].sizes))]
     if list(of_tables[0].documents) != numbers:
         raise WrongInput(f"{args.tables[0]}: its documents must be 0 to {numbers[-1]}, as those of {names[0]}")
@@ -241,19 +245,20 @@ def compare_revisions(args: argparse.Namespace) -> int:
     """Compare recorded runs; write the report, and print the answer. Return the status of `status_of`."""
     find_names(args)
     revisions = [Revision(name) for name in args.names]
-    found = compare_runs(read_runs(revisions), options_of(args))
+    runs, facts = read_runs(revisions)
+    found = compare_runs(runs, options_of(args))
 
     # Write the files.
-    commands = commands_for_more_seeds(groups_to_extend(found.corrected, found.confidence), args.given)
+    commands = commands_for_more_seeds(groups_to_extend(found.corrected, found.confidence), facts, args.given)
     unrun = unrun_parameters(args.names)
-    words = write_files(args, revisions[0], found, commands, unrun)
+    words = write_files(args, revisions[0], found, facts, commands, unrun)
     if unrun:
         print(f"warning: {unrun}", file=sys.stderr)
     written = f"written: {args.out}, {args.out.with_suffix('.csv').name}"
 
     # Print.
     if args.json:
-        content = record(found)
+        content = record(found, facts)
         content["unfinished"] = [{"name": name, "state": state} for name, state in args.unfinished.items()]
         content["commands_for_more_seeds"] = commands
         content["files"] = {"report": args.out, "documents": args.out.with_suffix(".csv")}
@@ -261,9 +266,9 @@ def compare_revisions(args: argparse.Namespace) -> int:
         print(written, file=sys.stderr)
     else:
         waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
-        lines = summary(found, commands, waiting)
+        lines = summary(found, facts, commands, waiting)
         if args.cite:
-            lines += ["", *citation(found, origin_of(revisions, found.groups[0].runs[0].name)), ""]
+            lines += ["", *citation(found, facts, origin_of(revisions, found.groups[0].runs[0].name)), ""]
         if args.documents:
             for comparison in found.corrected:
                 lines += ["", *document_table(comparison, words, args.documents)]

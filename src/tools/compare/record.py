@@ -1,48 +1,51 @@
 """A comparison of recorded runs as JSON for programs; docs/json.md describes it."""
 
+from collections.abc import Mapping
+
 from evidence import record as of_losses
 from evidence.comparison import Comparison
 from evidence.comparisons import Comparisons
 from evidence.record import COMPARE
-from tools.common.runs import Run
-from tools.compare.differences import different_inputs, different_parameters
-from tools.compare.notes import notes_of
+from evidence.runs import Run
+from tools.common.runs import Facts
+from tools.compare.facts import different_inputs, different_parameters, notes_of
 
 SCHEMA = COMPARE
 
 
-def record(found: Comparisons[Run]) -> dict:
+def record(found: Comparisons, facts: Mapping[str, Facts]) -> dict:
     """Return groups and comparisons as a mapping."""
     content = of_losses.record(found)
     for group, recorded in zip(found.groups, content["groups"], strict=True):
-        recorded["runs"] = [run_record(run) for run in group.runs]
+        recorded["runs"] = [run_record(run, facts[run.name]) for run in group.runs]
     for comparison, recorded in zip(found.corrected, content["comparisons"], strict=True):
-        recorded |= differences_record(comparison)
+        recorded |= differences_record(comparison, facts)
     return content
 
 
-def run_record(run: Run) -> dict:
+def run_record(run: Run, facts: Facts) -> dict:
     """Return the figures of a run."""
     return of_losses.run_record(run) | {
-        "tokens_seen": run.tokens_seen,
-        "best_tokens_seen": run.best_tokens_seen,
-        "parameters": run.num_parameters,
-        "train_seconds": run.train_seconds,
-        "lossy_tokenizer": run.is_lossy,
+        "tokens_seen": facts.tokens_seen,
+        "best_tokens_seen": facts.best_tokens_seen,
+        "parameters": facts.num_parameters,
+        "train_seconds": facts.train_seconds,
+        "lossy_tokenizer": facts.is_lossy,
     }
 
 
-def differences_record(comparison: Comparison[Run]) -> dict:
+def differences_record(comparison: Comparison, facts: Mapping[str, Facts]) -> dict:
     """Return what differs between the two sides, and all warnings."""
     a = comparison.a
     b = comparison.b
     return {
         "parameters": [
-            {"name": name, "baseline": of_a, "candidate": of_b} for name, of_a, of_b in different_parameters(a, b)
+            {"name": name, "baseline": of_a, "candidate": of_b}
+            for name, of_a, of_b in different_parameters(a, b, facts)
         ],
         "inputs": [
             {"path": path, "files": files, "baseline": of_a, "candidate": of_b}
-            for path, files, of_a, of_b in different_inputs(a, b)
+            for path, files, of_a, of_b in different_inputs(a, b, facts)
         ],
-        "warnings": [note._asdict() for note in notes_of(comparison)],
+        "warnings": [note._asdict() for note in notes_of(comparison, facts)],
     }

@@ -1,6 +1,7 @@
 """The report of a comparison as Markdown."""
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 
 from evidence.answer import answers
@@ -9,11 +10,10 @@ from evidence.comparisons import Comparisons
 from evidence.differences import p_text
 from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
 from evidence.power import LEAST_SEEDS, POWER, power
-from evidence.runs import Group, sources_of
+from evidence.runs import Group, Run, sources_of
 from tools.common.reports import render, table
-from tools.common.runs import Run
-from tools.compare.differences import same_until, what_differs
-from tools.compare.notes import notes_of
+from tools.common.runs import Facts
+from tools.compare.facts import notes_of, same_until, what_differs
 
 DIFFERENCE = "Δ bits per byte"
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]
@@ -21,17 +21,19 @@ GROUP_COLUMNS = ["configuration", "seeds", "mean bits per byte", "sd over seeds"
 LEAST_NAMED = 10  # documents: that fewer would do is not said, as they stand for few others
 
 
-def report(found: Comparisons[Run], previews: dict[int, str], num_listed: int, commands: list[str]) -> list[str]:
+def report(
+    found: Comparisons, facts: Mapping[str, Facts], previews: dict[int, str], num_listed: int, commands: list[str]
+) -> list[str]:
     """Return the lines of report.md.j2 filled in.
 
     previews: position of a document → some of its words. commands: those that run more seeds.
     """
     comparisons = found.corrected
-    run_rows = [run_row(run) for group in found.groups for run in group.runs]
+    run_rows = [run_row(run, facts[run.name]) for group in found.groups for run in group.runs]
     group_rows = [group_row(group) for group in found.groups]
     has_groups = any(len(group.runs) > 1 for group in found.groups)
     others = [each for each in comparisons if not each.is_same_run]
-    sections = [section(each, previews, num_listed, found.confidence, len(comparisons)) for each in others]
+    sections = [section(each, facts, previews, num_listed, found.confidence, len(comparisons)) for each in others]
     sizes = comparisons[0].sizes
     return render(
         Path(__file__).with_suffix(".md.j2"),
@@ -49,16 +51,16 @@ def report(found: Comparisons[Run], previews: dict[int, str], num_listed: int, c
     )
 
 
-def run_row(run: Run) -> list[object]:
+def run_row(run: Run, facts: Facts) -> list[object]:
     """Return the cells of RUN_COLUMNS."""
     return [
         run.name,
         run.seed,
         f"{run.score:.4f}",
-        f"{run.tokens_seen:,}",
-        f"{run.best_tokens_seen:,}",
-        f"{run.num_parameters:,}",
-        "–" if run.train_seconds is None else f"{run.train_seconds:,.0f}",
+        f"{facts.tokens_seen:,}",
+        f"{facts.best_tokens_seen:,}",
+        f"{facts.num_parameters:,}",
+        "–" if facts.train_seconds is None else f"{facts.train_seconds:,.0f}",
     ]
 
 
@@ -71,7 +73,12 @@ def group_row(group: Group) -> list[object]:
 
 
 def section(
-    comparison: Comparison[Run], previews: dict[int, str], num_listed: int, confidence: float, num_comparisons: int
+    comparison: Comparison,
+    facts: Mapping[str, Facts],
+    previews: dict[int, str],
+    num_listed: int,
+    confidence: float,
+    num_comparisons: int,
 ) -> dict:
     """Return what the template shows of one comparison: tables and sentences as text, and conditions."""
     a = comparison.a
@@ -79,8 +86,8 @@ def section(
     documents = comparison.documents
     over_documents = whether_shown(comparison, documents, num_comparisons, confidence)
     over_documents += power(documents, len(comparison.sizes), "documents", LEAST_DOCUMENTS, LEAST_NAMED, num_means=1)
-    different = what_differs(a, b)
-    same_bits = [(x.name, y.name, same_until(x, y)) for x, y in itertools.product(a.runs, b.runs)]
+    different = what_differs(a, b, facts)
+    same_bits = [(x.name, y.name, same_until(x.name, y.name, facts)) for x, y in itertools.product(a.runs, b.runs)]
     return {
         "comparison": comparison,
         "noise": noise_table(comparison, confidence, num_comparisons),
@@ -89,12 +96,12 @@ def section(
         "different": table(["what differs", a.name, b.name], different) if different else None,
         "documents": document_table(comparison, previews, num_listed) if num_listed else [],
         "same_bits": [(x, y, until) for x, y, until in same_bits if until],
-        "notes": notes_of(comparison),
+        "notes": notes_of(comparison, facts),
         "detectable": detectable_table(detectable_by_seeds(comparison, confidence)),
     }
 
 
-def seeds_sentence(comparison: Comparison[Run], num_comparisons: int, confidence: float) -> str:
+def seeds_sentence(comparison: Comparison, num_comparisons: int, confidence: float) -> str:
     """Return whether a difference was shown over seeds, "" if one side has a single run or both are the same.
 
     How many seeds the difference needs is said only if each side has LEAST_SEEDS.
@@ -119,7 +126,7 @@ def detectable_table(detectable: Detectable) -> list[str]:
     return table(header, [row]) if detectable.differences else []
 
 
-def noise_table(comparison: Comparison[Run], confidence: float, num_comparisons: int) -> list[str]:
+def noise_table(comparison: Comparison, confidence: float, num_comparisons: int) -> list[str]:
     """Return the table of differences: over all documents, over those of each source, and over seeds."""
     a = comparison.a
     b = comparison.b
@@ -139,7 +146,7 @@ def noise_table(comparison: Comparison[Run], confidence: float, num_comparisons:
     return table(header, rows)
 
 
-def document_table(comparison: Comparison[Run], previews: dict[int, str], num_listed: int) -> list[str]:
+def document_table(comparison: Comparison, previews: dict[int, str], num_listed: int) -> list[str]:
     """Return the table of the documents whose bits changed most."""
     a = comparison.a
     b = comparison.b
@@ -170,7 +177,7 @@ def cells(found: Estimate) -> list[str]:
     return [delta, se, f"{found.low:+.4f} to {found.high:+.4f}", p_text(found)]
 
 
-def whether_shown(comparison: Comparison[Run], found: Estimate, num_comparisons: int, confidence: float) -> str:
+def whether_shown(comparison: Comparison, found: Estimate, num_comparisons: int, confidence: float) -> str:
     """Return the sentence whether a difference was shown; p of `found` is corrected for the number of comparisons."""
     if found.low is None or found.p_value is None:
         return "too few for an interval."

@@ -1,0 +1,144 @@
+"""What differs between recorded runs beside their losses, and the warnings that follow from it.
+
+`facts` are those of all runs by their names (`read_runs`).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from evidence import notes
+from evidence.comparison import Comparison
+from evidence.notes import Note
+from evidence.runs import Group
+from lm.tokens.tokenfile import LOSSY
+from tools.common.parameters import Difference, differences
+from tools.common.paths import TOKENIZER
+from tools.common.runs import DIGEST, SEED, Facts
+
+SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
+VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of
+
+
+def what_differs(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Difference]:
+    """Return rows (name, value of A, value of B) of parameters and inputs that differ."""
+    rows = different_parameters(a, b, facts)
+    for path, files, md5, other_md5 in different_inputs(a, b, facts):
+        name = f"{path}: {', '.join(files)}" if files else path
+        rows.append(Difference(name, md5[:10], other_md5[:10]))
+    return rows
+
+
+def different_parameters(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Difference]:
+    """Return rows (name, value of A, value of B); the seed only between two single runs, as a group has several."""
+    rows = sorted(differences(facts[a.runs[0].name].params, facts[b.runs[0].name].params))
+    if len(a.runs) + len(b.runs) > 2:
+        rows = [row for row in rows if row.name != SEED]
+    return rows
+
+
+def different_inputs(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[tuple[str, list[str], str, str]]:
+    """Return rows (path, files of a folder of code that differ, md5 of A, md5 of B) of code and data."""
+    first = facts[a.runs[0].name]
+    other = facts[b.runs[0].name]
+    rows = []
+    for path, md5, other_md5 in sorted(differences(first.inputs, other.inputs)):
+        files = changed_files(first.code.get(path, {}), other.code.get(path, {}))
+        rows.append((path, files, str(md5), str(other_md5)))
+    return rows
+
+
+def changed_files(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
+    """Return the names of the files that two versions of a folder do not share; [] if one of them is not known."""
+    if not a or not b:
+        return []
+    return sorted(each.name for each in differences(a, b))
+
+
+def same_until(a: str, b: str, facts: Mapping[str, Facts]) -> str | None:
+    """Say until which validation two runs of equal parameters and data had the same bits, and what differs then.
+
+    Return None for other runs, and without recorded digests of the checkpoints.
+    """
+    first = facts[a]
+    other = facts[b]
+    have_digests = all(run.validations and all(row.get(DIGEST) for row in run.validations) for run in (first, other))
+    if not have_digests or first.params != other.params or first.data != other.data:
+        return None
+    until = "different from step 0 on"
+    for x, y in zip(first.validations, other.validations, strict=False):
+        if x != y:
+            losses = f"validation losses {x['val_loss']} and {y['val_loss']}"
+            if x[DIGEST] == y[DIGEST]:
+                cause = "the machine" if first.inputs == other.inputs else "the code"
+                return f"equal weights at step {x['step']} (digest {x[DIGEST]}), other {losses}: {cause} differs"
+            return f"{until}; step {x['step']} has the {losses}, digests {x[DIGEST]} and {y[DIGEST]}"
+        until = f"identical until step {x['step']}"
+    if len(first.validations) == len(other.validations):
+        return "identical"
+    shorter = min(a, b, key=lambda name: len(facts[name].validations))
+    return f"{until}, the last validation of `{shorter}`"
+
+
+def notes_of(comparison: Comparison, facts: Mapping[str, Facts]) -> list[Note]:
+    """Return the warnings of a comparison."""
+    of_losses = notes.notes_of(comparison)
+    return of_losses if comparison.is_same_run else notes_of_records(comparison, facts) + of_losses
+
+
+def notes_of_records(comparison: Comparison, facts: Mapping[str, Facts]) -> list[Note]:
+    """Return the warnings that do not follow from the losses."""
+    a = comparison.a
+    b = comparison.b
+    warnings = []
+
+    # What makes the values of both sides incomparable.
+    for group in (a, b):
+        if any(facts[run.name].is_lossy for run in group.runs):
+            warnings.append(
+                Note("lossy_tokenizer", f"`{group.name}`: {LOSSY}, so a lower value does not mean a better model.")
+            )
+    scoring = sorted({name for name, *_ in different_parameters(a, b, facts)} & SCORED_BY)
+    for name in scoring:
+        warnings.append(Note("other_context", f"`{name}` differs: the two were scored with different context."))
+
+    if other_way := validation_points_the_other_way(comparison, facts):
+        warnings.append(Note("validation_loss", other_way))
+
+    # What makes a score on the test split one that was chosen.
+    for group in (a, b):
+        looks = max(facts[run.name].num_earlier_looks for run in group.runs)
+        if looks:
+            found = f"`{group.name}` was run after other models were scored on the test split"
+            text = f"{found} ({looks} looks in test_reads.csv), and may have been chosen by them."
+            warnings.append(Note("after_test_reads", text))
+
+    return warnings
+
+
+def validation_points_the_other_way(comparison: Comparison, facts: Mapping[str, Facts]) -> str:
+    """Return a sentence if the validation losses fall where bits per byte rise, or the reverse; else ""."""
+    before = lowest_validation(comparison.a, facts)
+    after = lowest_validation(comparison.b, facts)
+    if before is None or after is None or (after - before) * comparison.documents.value >= 0:
+        return ""
+    inputs = [path for path, *_ in different_inputs(comparison.a, comparison.b, facts)]
+    names = sorted({name for name, *_ in different_parameters(comparison.a, comparison.b, facts)} & VALIDATED_BY)
+    if str(TOKENIZER) in inputs:
+        why = "the tokens of the two hold different text"
+    elif names:
+        why = f"`{'`, `'.join(names)}` changes of which tokens it is, and with how much context"
+    else:
+        why = "it is of some of the tokens only"
+    return (
+        f"The validation loss points the other way ({before:.4f} → {after:.4f} nats per token): {why}. "
+        "Bits per byte are of the whole text."
+    )
+
+
+def lowest_validation(group: Group, facts: Mapping[str, Facts]) -> float | None:
+    """Return the lowest validation loss of a run in nats per token, the mean over the runs; None if one is unknown."""
+    curves = [facts[run.name].validations for run in group.runs]
+    if not all(curves):
+        return None
+    return float(np.mean([min(float(row["val_loss"]) for row in curve) for curve in curves]))
