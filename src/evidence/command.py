@@ -15,15 +15,12 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidence.answer import SAID, answers, basis_sentence, power_line
-from evidence.comparison import BETTER
-from evidence.comparisons import Comparisons, Options, compare_runs, reject_wrong_confidence
+from evidence.answer import SAID, answers, basis_sentence, notes_of, power_line
+from evidence.difference import BETTER, Comparisons, Options, compare_runs, reject_wrong_confidence
 from evidence.errors import EvidenceError, WrongInput
-from evidence.json_output import print_json
 from evidence.judge.cli import main as judge
 from evidence.noise import NOISE, ScoredRun, describe, measure_noise, noise_record
-from evidence.notes import notes_of
-from evidence.record import COMPARE, record
+from evidence.record import COMPARE, print_json, record
 from evidence.runs import Run, make_groups
 from evidence.table import read_tables
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from evidence.answer import by_count
-from evidence.power import LEAST_SEEDS, POWER, Deviation, detectable_by_runs, deviation
 from evidence.runs import BITS_PER_BYTE, Measure
+from evidence.spread import LEAST_SEEDS, POWER, Deviation, detectable_by_runs, deviation
 
 NOISE = "reprolm.noise/1"  # the schema of its JSON
 RUNS_OF_EACH_SIDE = (1, 2, 3, 5, 8)

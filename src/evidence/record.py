@@ -1,12 +1,16 @@
 """Comparisons as JSON for programs; docs/json.md describes the documents."""
 
-from evidence.answer import answer
-from evidence.comparison import Comparison, detectable_by_seeds
-from evidence.comparisons import Comparisons
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from evidence.answer import answer, notes_of
+from evidence.difference import Comparison, Comparisons
 from evidence.intervals import Estimate, effective_documents
-from evidence.notes import notes_of
-from evidence.power import detectable_difference
 from evidence.runs import Group, Run
+from evidence.spread import detectable_by_seeds, detectable_difference
 
 COMPARE = "reprolm.compare/2"
 
@@ -112,3 +116,24 @@ def comparison_record(alone: Comparison, corrected: Comparison, num_comparisons:
         ],
         "warnings": [note._asdict() for note in notes_of(corrected)],
     }
+
+
+def print_json(schema: str, content: Mapping[str, object]) -> None:
+    """Print one JSON document that begins with the name of its schema."""
+    document = plain({"schema": schema, **content})
+    print(json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def plain(value):
+    """Return a value made of JSON's types; a number that is not finite becomes None, any other object its text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence):
+        return [plain(each) for each in value]
+    return str(value)

@@ -10,8 +10,8 @@ configuration is that of REV except for train.seed. It trains nothing, and print
 import argparse
 import dataclasses
 
-from evidence.json_output import print_json
 from evidence.noise import NOISE, Noise, ScoredRun, describe, measure_noise, noise_record
+from evidence.record import print_json
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from tools.common.arguments import tool_parser
 from tools.common.parameters import differences

@@ -22,7 +22,7 @@ import lm.core.environment  # noqa: F401 - before torch
 import numpy as np
 import pyarrow.compute as pc
 
-from evidence.json_output import print_json
+from evidence.record import print_json
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import check_types, output_lock, read_json
 from lm.core.git import git

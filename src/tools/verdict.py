@@ -11,7 +11,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from evidence.json_output import print_json
+from evidence.record import print_json
 from lm.core.errors import EnvironmentFailure, IntegrityError, exit_with_status
 from lm.core.files import read_json
 from lm.core.params import read_yaml

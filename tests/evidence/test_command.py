@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from evidence.command import main
-from evidence.comparisons import Options, compare_runs
-from evidence.json_output import plain
-from evidence.record import COMPARE, record
+from evidence.difference import Options, compare_runs
+from evidence.record import COMPARE, plain, record
 from evidence.table import read_tables
 from support import ROOT
 from support.json_documents import check_document, documented_of_tables, read_document

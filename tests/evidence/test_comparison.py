@@ -2,16 +2,24 @@
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from evidence.answer import answer, power_line
-from evidence.comparison import DOCUMENTS, SEEDS, Comparison, compare_groups, detectable_by_seeds, equivalence
-from evidence.comparisons import Options, compare_runs
-from evidence.differences import paired, welch
-from evidence.distributions import student_t_quantile
+from evidence.difference import (
+    DOCUMENTS,
+    SEEDS,
+    Comparison,
+    Options,
+    compare_groups,
+    compare_runs,
+    equivalence,
+    paired,
+    welch,
+)
 from evidence.errors import WrongInput
-from evidence.power import detectable_by_runs, detectable_difference
 from evidence.record import record
 from evidence.runs import Group, Measure, Run
+from evidence.spread import detectable_by_runs, detectable_by_seeds, detectable_difference
 
 NUM_DOCUMENTS = 40
 SIZES = np.linspace(500, 4000, NUM_DOCUMENTS).astype(int)
@@ -135,7 +143,7 @@ def test_the_confidence_is_that_of_the_interval_of_the_verdict_and_of_what_more_
     unsure = compared(a, b, confidence=0.5)
 
     df = sure.seeds.degrees_of_freedom
-    ratio = student_t_quantile(0.5, df) / student_t_quantile(0.95, df)
+    ratio = stdtrit(df, 0.75) / stdtrit(df, 0.975)
     assert unsure.seeds.high - unsure.seeds.value == pytest.approx(ratio * (sure.seeds.high - sure.seeds.value))
     p_value = sure.deciding.p_value
     assert sure.verdict(sure.deciding, 1 - p_value) == "worse"

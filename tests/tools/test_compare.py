@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.comparison import Comparison, compare_groups
-from evidence.comparisons import Comparisons, Options, compare_runs
-from evidence.power import detectable_by_runs, detectable_difference, units_needed
+from evidence.difference import Comparison, Comparisons, Options, compare_groups, compare_runs
 from evidence.runs import Group
+from evidence.spread import detectable_by_runs, detectable_difference, units_needed
 from support.made_up_runs import NUM_DOCUMENTS, SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
 from support.markdown import rows_of
 from tools.common.parameters import Difference

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.comparisons import Options, compare_runs
-from evidence.json_output import plain, print_json
-from evidence.power import detectable_by_runs
+from evidence.difference import Options, compare_runs
+from evidence.record import plain, print_json
+from evidence.spread import detectable_by_runs
 from support import ROOT
 from support.json_documents import check_document, documented, read_document
 from support.made_up_runs import SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
@@ -118,7 +118,7 @@ def test_documents_do_not_decide_where_seeds_do():
 
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():
-    code = "".join((ROOT / "src" / path).read_text() for path in ("evidence/notes.py", "tools/compare/facts.py"))
+    code = "".join((ROOT / "src" / path).read_text() for path in ("evidence/answer.py", "tools/compare/facts.py"))
     page = (ROOT / "docs" / "json.md").read_text()
 
     (meaning,) = re.findall(r"^\| `comparisons\[\]\.warnings\[\]\.kind` \| string \| (.*) \|$", page, re.M)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.power import detectable_by_runs, deviation
+from evidence.spread import detectable_by_runs, deviation
 from lm.core.files import read_json, write_json
 from support.json_documents import check_document, read_document
 from support.lock_cases import change_lock, entry_of, other_code, other_weights, train_with

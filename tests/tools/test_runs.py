@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.comparison import Comparison, compare_groups
-from evidence.comparisons import Options, compare_runs
-from evidence.differences import holm
+from evidence.difference import Comparison, Options, compare_groups, compare_runs, holm
 from evidence.runs import Group, make_groups
 from support.made_up_runs import SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
 from tools.compare.facts import same_until, what_differs

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import hashlib
-import math
 import sys
 from collections.abc import Iterator, Sequence
 

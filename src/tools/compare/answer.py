@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from evidence.answer import SAID, answers, basis_sentence, power_line
-from evidence.comparison import NOT_SHOWN, SEEDS, Comparison
-from evidence.comparisons import Comparisons
+from evidence.difference import NOT_SHOWN, SEEDS, Comparison, Comparisons
 from evidence.runs import Group
 from tools.common.paths import RAW, TOKENIZER, TRAIN
 from tools.common.runs import Facts

@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from evidence.answer import interval, left_out_text, seeds_text
-from evidence.comparison import NOT_SHOWN, Comparison
-from evidence.comparisons import Comparisons
-from evidence.differences import p_text
+from evidence.answer import interval, left_out_text, p_text, seeds_text
+from evidence.difference import NOT_SHOWN, Comparison, Comparisons
 from evidence.runs import Group
 from tools.common.parameters import Difference
 from tools.common.reports import table

@@ -28,9 +28,9 @@ from pathlib import Path
 import numpy as np
 
 from evidence.command import SUFFIXES, add_options, compare, options_of, status_of
-from evidence.comparisons import Comparisons, compare_runs, reject_wrong_options
+from evidence.difference import Comparisons, compare_runs, reject_wrong_options
 from evidence.errors import EvidenceError, WrongInput
-from evidence.json_output import print_json
+from evidence.record import print_json
 from evidence.runs import Group, Run
 from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from evidence import notes
-from evidence.comparison import Comparison
-from evidence.notes import Note
+from evidence import answer
+from evidence.answer import Note
+from evidence.difference import Comparison
 from evidence.runs import Group
 from lm.tokens.tokenfile import LOSSY
 from tools.common.parameters import Difference, differences
@@ -82,7 +82,7 @@ def same_until(a: str, b: str, facts: Mapping[str, Facts]) -> str | None:
 
 def notes_of(comparison: Comparison, facts: Mapping[str, Facts]) -> list[Note]:
     """Return the warnings of a comparison."""
-    of_losses = notes.notes_of(comparison)
+    of_losses = answer.notes_of(comparison)
     return of_losses if comparison.is_same_run else notes_of_records(comparison, facts) + of_losses
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from evidence import record as of_losses
-from evidence.comparison import Comparison
-from evidence.comparisons import Comparisons
+from evidence.difference import Comparison, Comparisons
 from evidence.record import COMPARE
 from evidence.runs import Run
 from tools.common.runs import Facts

@@ -4,13 +4,11 @@ import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
-from evidence.answer import answers
-from evidence.comparison import NOT_SHOWN, SEEDS, Comparison, Detectable, detectable_by_seeds
-from evidence.comparisons import Comparisons
-from evidence.differences import p_text
+from evidence.answer import answers, p_text
+from evidence.difference import NOT_SHOWN, SEEDS, Comparison, Comparisons
 from evidence.intervals import LEAST_DOCUMENTS, Estimate, effective_documents
-from evidence.power import LEAST_SEEDS, POWER, power
 from evidence.runs import Group, Run, sources_of
+from evidence.spread import LEAST_SEEDS, POWER, Detectable, detectable_by_seeds, power
 from tools.common.reports import render, table
 from tools.common.runs import Facts
 from tools.compare.facts import notes_of, same_until, what_differs

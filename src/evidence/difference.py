@@ -1,17 +1,19 @@
-"""Two groups of runs on the same documents: their difference, and what it shows.
+"""Two groups of runs on the same documents: their common seeds, their difference, and what it shows.
 
-Legend: D documents; a difference is always B - A.
+Legend: D documents; a difference is always B - A. Those of losses over documents are in intervals.py, because the stage
+eval needs them.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
-from evidence.differences import difference_of_items, holm, paired, welch
-from evidence.intervals import Estimate, ratio_interval
-from evidence.power import LEAST_SEEDS, detectable_by_runs
-from evidence.runs import BITS_PER_BYTE, Group, Measure, Run, sources_of
+from evidence.errors import WrongInput
+from evidence.intervals import Estimate, ratio_interval, studentized
+from evidence.runs import BITS_PER_BYTE, Group, Measure, Run, make_groups, sources_of
 
 # What decides a verdict, and the verdicts.
 SEEDS = "seeds"
@@ -23,7 +25,7 @@ EQUIVALENT = "equivalent"
 NOT_EQUIVALENT = "not equivalent"
 NOT_DECIDED = "not decided"
 
-SEEDS_OF_EACH_SIDE = (2, 3, 5, 10)
+LEAST_DIFFERENT = 6  # documents: if all of five fall on one side, the exact sign test has p = 2 / 2^5 > 0.05
 
 
 class Sides(NamedTuple):
@@ -191,41 +193,6 @@ def corrected(found: list[Comparison]) -> list[Comparison]:
     return changed
 
 
-class Detectable(NamedTuple):
-    """The smallest difference that some numbers of seeds would show."""
-
-    is_of_pairs: bool  # of equal seeds, whose spread is known; otherwise of independent runs
-    differences: dict[int, float]  # seeds of each side → difference; {} if the noise is unknown
-
-
-def detectable_by_seeds(comparison: Comparison, confidence: float) -> Detectable:
-    """Return what other numbers of seeds would show; unknown with fewer than LEAST_SEEDS seeds.
-
-    The noise is the standard deviation of the differences of pairs, if LEAST_SEEDS or more are known. Otherwise it is
-    that over seeds, pooled over the sides with LEAST_SEEDS or more, as if seeds moved the sides independently.
-    """
-    a = comparison.sides.whole_a
-    b = comparison.sides.whole_b
-    if comparison.is_of_one_configuration:
-        return Detectable(False, {})
-    pairs = differences_of_pairs(a, b)
-    is_of_pairs = len(pairs) >= LEAST_SEEDS
-    samples = [pairs] if is_of_pairs else [side.scores for side in (a, b) if len(side.runs) >= LEAST_SEEDS]
-    noise, df = pooled_deviation(samples)
-    if not noise:
-        return Detectable(is_of_pairs, {})
-    num_means = 1 if is_of_pairs else 2
-    differences = {seeds: detectable_by_runs(noise, df, seeds, confidence, num_means) for seeds in SEEDS_OF_EACH_SIDE}
-    return Detectable(is_of_pairs, differences)
-
-
-def pooled_deviation(samples: list[np.ndarray]) -> tuple[float, int]:
-    """Return the pooled standard deviation of samples of at least two values, and its degrees of freedom."""
-    degrees_of_freedom = sum(len(values) - 1 for values in samples)
-    squares = sum((len(values) - 1) * float(np.var(values, ddof=1)) for values in samples)
-    return (math.sqrt(squares / degrees_of_freedom) if squares else 0.0), degrees_of_freedom
-
-
 class Equivalence(NamedTuple):
     """Whether B differs from A by less than a margin, whatever the direction."""
 
@@ -260,3 +227,155 @@ def equivalence(
     elif outer.low is not None and outer.high is not None and (outer.low > within or outer.high < -within):
         verdict = NOT_EQUIVALENT
     return Equivalence(within, verdict, inner.low, inner.high, 1 - 2 * level)
+
+
+class Options(NamedTuple):
+    """How to compare."""
+
+    baseline: str | None = None  # the name of a group, None: the first
+    within: float | None = None  # the margin of equivalence, None: not asked
+    seed: int = 1  # of the resampling
+    confidence: float = 0.95
+    resamples: int = 1999
+
+
+class Comparisons(NamedTuple):
+    """Groups of runs, and the comparison of each other one with the baseline."""
+
+    groups: list[Group]
+    alone: list[Comparison]  # p is that of each comparison alone
+    corrected: list[Comparison]  # the same, with p after Holm's correction for their number
+    equivalences: list[Equivalence]  # of each comparison, if a margin was given
+    confidence: float
+
+    def not_better(self) -> list[str]:
+        """Return the names of the groups that are not better than the baseline, with their verdicts."""
+        verdicts = {each.b.name: each.verdict(each.deciding, self.confidence) for each in self.corrected}
+        return [f"{name} ({verdict})" for name, verdict in verdicts.items() if verdict != BETTER]
+
+
+def compare_runs(runs: Sequence[Run], options: Options) -> Comparisons:
+    """Compare each other group with the baseline; if there is a single group, each of its runs with the first one.
+
+    Raise WrongInput if there is nothing to compare, or if an option is out of range.
+    """
+    if len(runs) < 2:
+        raise WrongInput(f"{runs[0].name} is the only run; a comparison needs two")
+    groups = make_groups(runs)
+    if len(groups) > 1:
+        groups = sides = with_baseline_first(groups, options.baseline)
+    else:
+        sides = with_baseline_first([Group([run]) for run in groups[0].runs], options.baseline)
+    baseline, *others = sides
+    reject_wrong_options(options, len(others))
+
+    resampling = options.seed, options.confidence, options.resamples
+    alone = [compare_groups(baseline, other, *resampling) for other in others]
+    equivalences = []
+    if options.within is not None:
+        equivalences = [equivalence(each, options.within, *resampling, len(others)) for each in alone]
+    return Comparisons(groups, alone, corrected(alone), equivalences, options.confidence)
+
+
+def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
+    """Return the groups, the one with this name first."""
+    if name is None:
+        return groups
+    named = [group for group in groups if group.name == name]
+    if not named:
+        raise WrongInput(f"--baseline is {name}; it must be one of {', '.join(group.name for group in groups)}")
+    return named + [group for group in groups if group not in named]
+
+
+def reject_wrong_options(options: Options, num_comparisons: int = 1) -> None:
+    """Raise WrongInput if an option is out of range. More comparisons need more resamples."""
+    reject_wrong_confidence(options.confidence)
+    if options.within is not None and not 0 < options.within < math.inf:
+        raise WrongInput(f"--within is {options.within}; it must be above 0, in the unit of the difference")
+    if options.seed < 0:
+        raise WrongInput(f"--seed is {options.seed}; it must be at least 0")
+
+    # Each tail outside each interval must hold at least one resample.
+    num_tests = 1 if options.within is None else num_comparisons
+    level = (1 - options.confidence) / num_tests
+    least = max(99, math.ceil(2 / level - 1 - 1e-6))
+    if options.resamples < least:
+        raise WrongInput(f"--resamples is {options.resamples}; it must be at least {least} for this confidence")
+
+
+def reject_wrong_confidence(confidence: float) -> None:
+    if not 0.5 <= confidence <= 0.999:
+        raise WrongInput(f"--confidence is {confidence}; it must be from 0.5 to 0.999, such as 0.95")
+
+
+def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
+    """Return mean(b) - mean(a) of independent runs, one value for each seed, with possibly unequal variances.
+
+    Welch's t with Satterthwaite's degrees of freedom (Welch 1947). The result has no interval if one side has a
+    single run, or if all values of each side are equal.
+    """
+    delta = float(np.mean(b) - np.mean(a))
+    if min(len(a), len(b)) < 2:
+        return Estimate(delta)
+    of_a, of_b = (float(np.var(values, ddof=1)) / len(values) for values in (a, b))  # squared standard errors
+    variance = of_a + of_b
+    if not variance:
+        return Estimate(delta, 0.0)
+    df = variance**2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1))
+    return _student_t(delta, math.sqrt(variance), df, confidence)
+
+
+def paired(differences: np.ndarray, confidence: float = 0.95) -> Estimate:
+    """Return the mean of the differences (pairs,) of two runs with the same seed.
+
+    Student's t, with one degree of freedom less than pairs. A seed fixes the initial weights and the order of the
+    batches, so the losses of a small change can rise and fall with those of its baseline, and differences of pairs then
+    spread less than those of independent runs. No interval with a single pair, or if all differences are equal.
+    """
+    delta = float(differences.mean())
+    if len(differences) < 2:
+        return Estimate(delta)
+    se = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    if se <= 1e-9 * abs(delta) or not se:
+        return Estimate(delta, se)
+    return _student_t(delta, se, len(differences) - 1, confidence)
+
+
+def difference_of_items(sums: np.ndarray, sizes: np.ndarray, confidence: float = 0.95) -> Estimate:
+    """Return Σ sums / Σ sizes over documents (D,), as an estimate for other documents.
+
+    `sums` are the differences B - A of the scores of each document's items, `sizes` the numbers of items. Items of one
+    document depend on each other, so only the sums are independent: the standard error is the clustered one of paired
+    differences (Miller 2024, arXiv 2411.00640), corrected for few and for unequal documents, with Student's t
+    (`studentized`). If fewer than LEAST_DIFFERENT documents differ, there is no interval.
+    """
+    value = float(sums.sum() / sizes.sum())
+    if np.count_nonzero(sums) < LEAST_DIFFERENT:
+        return Estimate(value)
+    _, se, df = (float(each) for each in studentized(sums, sizes, 0.0))
+    if se <= 1e-9 * abs(value):  # all documents have the same rate
+        return Estimate(value, se)
+    return _student_t(value, se, df, confidence)
+
+
+def _student_t(value: float, se: float, df: float, confidence: float) -> Estimate:
+    """Return the estimate of a value whose standard error has `df` degrees of freedom."""
+    half = se * float(stdtrit(df, (1 + confidence) / 2))
+    return Estimate(value, se, value - half, value + half, float(2 * stdtr(df, -abs(value / se))), df)
+
+
+def holm(found: Sequence[Estimate]) -> list[Estimate]:
+    """Return the estimates of several comparisons with p-values that allow for their number (Holm 1979).
+
+    The k-th smallest of m p-values is multiplied by m - k + 1, and is at least as large as the one before it. If no two
+    runs differ, the chance that any of the comparisons has p ≤ 0.05 is then at most 5 %. Estimates without a p-value
+    stay as they are.
+    """
+    tested = sorted((each.p_value, i) for i, each in enumerate(found) if each.p_value is not None)
+    adjusted = list(found)
+    largest = 0.0
+    for rank, (p, i) in enumerate(tested):
+        multiplied = (len(tested) - rank) * p
+        largest = max(largest, min(1.0, multiplied))
+        adjusted[i] = found[i]._replace(p_value=largest)
+    return adjusted

@@ -5,13 +5,15 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import chdtri, stdtrit
 
-from evidence.distributions import chi_square_quantile, student_t_quantile
+from evidence.difference import Comparison, differences_of_pairs
 from evidence.intervals import Estimate
 
 POWER = 0.8  # of tests that show a difference of the detectable size, the convention since Cohen (1988)
 MOST_UNITS = 10**6  # above which nobody wants to know how many
 LEAST_SEEDS = 3  # from whose standard deviation a report extrapolates
+SEEDS_OF_EACH_SIDE = (2, 3, 5, 10)
 
 
 class Deviation(NamedTuple):
@@ -37,8 +39,8 @@ def deviation(values: np.ndarray, confidence: float = 0.95) -> Deviation:
     if len(values) < LEAST_SEEDS:
         return Deviation(value, None, None, df)
     tail = (1 - confidence) / 2
-    low = value * math.sqrt(df / chi_square_quantile(1 - tail, df))
-    high = value * math.sqrt(df / chi_square_quantile(tail, df))
+    low = value * math.sqrt(df / chdtri(df, tail))
+    high = value * math.sqrt(df / chdtri(df, 1 - tail))
     return Deviation(value, low, high, df)
 
 
@@ -51,7 +53,7 @@ def detectable_difference(found: Estimate) -> float | None:
     """
     if not found.se or found.low is None or found.high is None or found.degrees_of_freedom is None:
         return None
-    spare = student_t_quantile(2 * POWER - 1, found.degrees_of_freedom)
+    spare = stdtrit(found.degrees_of_freedom, POWER)
     return (found.high - found.low) / 2 + found.se * spare
 
 
@@ -66,7 +68,7 @@ def detectable_by_runs(
     """
     df = num_means * (runs - 1) if runs > 1 else degrees_of_freedom
     se = standard_deviation * math.sqrt(num_means / runs)
-    return se * (student_t_quantile(confidence, df) + student_t_quantile(2 * POWER - 1, df))
+    return se * (stdtrit(df, (1 + confidence) / 2) + stdtrit(df, POWER))
 
 
 def units_needed(found: Estimate, num_units: int, least: int, num_means: int) -> int | None:
@@ -108,4 +110,39 @@ def power(found: Estimate, num_units: int, units: str, least: int, least_named: 
 
 def _both_t(df: float) -> float:
     """Return t(0.975) + t(POWER), the detectable difference in standard errors."""
-    return student_t_quantile(0.95, df) + student_t_quantile(2 * POWER - 1, df)
+    return stdtrit(df, 0.975) + stdtrit(df, POWER)
+
+
+class Detectable(NamedTuple):
+    """The smallest difference that some numbers of seeds would show."""
+
+    is_of_pairs: bool  # of equal seeds, whose spread is known; otherwise of independent runs
+    differences: dict[int, float]  # seeds of each side → difference; {} if the noise is unknown
+
+
+def detectable_by_seeds(comparison: Comparison, confidence: float) -> Detectable:
+    """Return what other numbers of seeds would show; unknown with fewer than LEAST_SEEDS seeds.
+
+    The noise is the standard deviation of the differences of pairs, if LEAST_SEEDS or more are known. Otherwise it is
+    that over seeds, pooled over the sides with LEAST_SEEDS or more, as if seeds moved the sides independently.
+    """
+    a = comparison.sides.whole_a
+    b = comparison.sides.whole_b
+    if comparison.is_of_one_configuration:
+        return Detectable(False, {})
+    pairs = differences_of_pairs(a, b)
+    is_of_pairs = len(pairs) >= LEAST_SEEDS
+    samples = [pairs] if is_of_pairs else [side.scores for side in (a, b) if len(side.runs) >= LEAST_SEEDS]
+    noise, df = pooled_deviation(samples)
+    if not noise:
+        return Detectable(is_of_pairs, {})
+    num_means = 1 if is_of_pairs else 2
+    differences = {seeds: detectable_by_runs(noise, df, seeds, confidence, num_means) for seeds in SEEDS_OF_EACH_SIDE}
+    return Detectable(is_of_pairs, differences)
+
+
+def pooled_deviation(samples: list[np.ndarray]) -> tuple[float, int]:
+    """Return the pooled standard deviation of samples of at least two values, and its degrees of freedom."""
+    degrees_of_freedom = sum(len(values) - 1 for values in samples)
+    squares = sum((len(values) - 1) * float(np.var(values, ddof=1)) for values in samples)
+    return (math.sqrt(squares / degrees_of_freedom) if squares else 0.0), degrees_of_freedom
