@@ -30,7 +30,6 @@ TOOLS_BY_GOAL = {
     "compare runs": {
         "verdict": "tools.verdict",
         "compare": "tools.compare.cli",
-        "noise": "tools.noise",
         "judge": "tools.judge.cli",
         "judge_run": "tools.judge.run",
         "score_test": "tools.score_test",

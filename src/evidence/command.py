@@ -2,10 +2,10 @@
 
     evidence compare losses.csv
     evidence compare base.csv wider.parquet --within 0.005 --json
-    evidence noise losses.csv
     evidence judge HEAD~1 --run ./train.sh
 
-A table has a row for each run and document. docs/evidence.md describes its columns.
+A table has a row for each run and document; docs/evidence.md describes its columns. Runs of a single configuration
+give its noise: how far seeds spread, and what more of them would show.
 """
 
 import argparse
@@ -15,13 +15,12 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidence.answer import SAID, answers, basis_sentence, notes_of, power_line
-from evidence.difference import BETTER, Comparisons, Options, compare_runs, reject_wrong_confidence
+from evidence.answer import SAID, answers, basis_sentence, citation, notes_of, power_line
+from evidence.difference import BETTER, Comparisons, Options, compare
 from evidence.errors import EvidenceError, WrongInput
 from evidence.judge.cli import main as judge
-from evidence.noise import NOISE, ScoredRun, describe, measure_noise, noise_record
 from evidence.record import COMPARE, print_json, record
-from evidence.runs import Run, make_groups
+from evidence.runs import Run
 from evidence.table import read_tables
 
 NOT_BETTER = 1  # exit status with --require better
@@ -37,20 +36,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("evidence", description=__doc__, formatter_class=as_it_is)
     commands = parser.add_subparsers(dest="command", required=True)
-    compare = commands.add_parser("compare", help="compare each group of runs with the first one")
-    noise = commands.add_parser("noise", help="show the spread over the seeds of each group")
+    comparing = commands.add_parser("compare", help="compare each group of runs with the first one")
     commands.add_parser("judge", help="try a change with several seeds (evidence judge --help)")  # it parses its own
-    add_options(compare)
-    add_common(noise)
-    for command in (compare, noise):
-        command.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="CSV, TSV or parquet files")
+    add_options(comparing)
+    comparing.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="CSV, TSV or parquet files")
     return parser.parse_args(argv)
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add what `compare` and `noise` share."""
-    parser.add_argument("--confidence", type=float, default=0.95, help="confidence of the intervals (0.95)")
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +52,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require", choices=[BETTER], help="exit with 1 unless each run or group is better than the baseline"
     )
-    add_common(parser)
+    parser.add_argument("--confidence", type=float, default=0.95, help="confidence of the intervals (0.95)")
     parser.add_argument("--resamples", type=int, default=1999, help="resamples of the documents (1999)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the resampling (1)")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
+    parser.add_argument("--cite", action="store_true", help="also print a sentence and a table for a paper")
 
 
 def options_of(args: argparse.Namespace) -> Options:
@@ -72,29 +64,31 @@ def options_of(args: argparse.Namespace) -> Options:
     return Options(args.baseline, args.within, args.seed, args.confidence, args.resamples)
 
 
-def compare(args: argparse.Namespace, runs: list[Run]) -> int:
+def compare_tables(args: argparse.Namespace, runs: list[Run]) -> int:
     """Print the answers, the baseline first; return the status of `status_of`."""
-    found = compare_runs(runs, options_of(args))
+    found = compare(runs, options_of(args))
     reject_undecidable(found)
     if args.json:
         print_json(COMPARE, record(found))
-    else:
-        comparisons = found.corrected
-        lines = answers(found)
-        lines += map(basis_sentence, comparisons)
-        for each in comparisons:
-            shown = power_line(each, found.confidence)
-            lines.append(f"`{each.b.name}`: {shown}" if shown and comparisons[1:] else shown)
-        lines += [note.text for each in comparisons for note in notes_of(each) if note.kind not in SAID]
-        print("\n".join(line for line in dict.fromkeys(lines) if line))
+        return status_of(found, args.require)
+    lines = answers(found)
+    lines += map(basis_sentence, found.corrected)
+    for each in found.corrected:
+        shown = power_line(each, found.confidence)
+        lines.append(f"`{each.b.name}`: {shown}" if shown and found.corrected[1:] else shown)
+    lines += [note.text for each in found.corrected for note in notes_of(each) if note.kind not in SAID]
+    lines = [line for line in dict.fromkeys(lines) if line]
+    if args.cite:
+        lines += ["", *citation(found, [""] * len(found.corrected))]
+    print("\n".join(lines))
     return status_of(found, args.require)
 
 
 def reject_undecidable(found: Comparisons) -> None:
-    """Raise WrongInput if each group has one run, and each run one document: no interval follows from them."""
+    """Raise WrongInput if several groups have one run each, of one document: no interval follows from them."""
     groups = found.groups
-    has_one_document = len(found.alone[0].sizes) == 1
-    has_single_runs = all(len(group.runs) == 1 for group in groups)
+    has_one_document = len(groups[0].values) == 1
+    has_single_runs = len(groups) > 1 and all(len(group.runs) == 1 for group in groups)
     if has_one_document and has_single_runs:
         problem = f"nothing decides between {len(groups)} configurations of one run and one document"
         raise WrongInput(f"{problem}; {HOW_TO_GROUP}")
@@ -103,28 +97,11 @@ def reject_undecidable(found: Comparisons) -> None:
 def status_of(found: Comparisons, require: str | None) -> int:
     """Return NOT_BETTER, after a line on standard error, if --require is given and not met; otherwise 0."""
     others = found.not_better()
-    if not require or not others:
+    if not require or (found.corrected and not others):
         return 0
-    print(f"--require {require}: not better than {found.corrected[0].a.name}: {', '.join(others)}", file=sys.stderr)
+    said = ", ".join(others) or "there is nothing else"
+    print(f"--require {require}: not better than {found.groups[0].name}: {said}", file=sys.stderr)
     return NOT_BETTER
-
-
-def noise(args: argparse.Namespace, runs: list[Run]) -> None:
-    """Print the noise of each group."""
-    reject_wrong_confidence(args.confidence)
-    groups = make_groups(runs)
-    scored = [[ScoredRun(run.name, run.seed, run.score) for run in group.runs] for group in groups]
-    measured = []
-    for i, group in enumerate(groups):
-        others = scored[:i] + scored[i + 1 :]
-        measured.append(measure_noise(group.name, scored[i], others, args.confidence, group.runs[0].measure))
-    if args.json:
-        content = {"confidence": args.confidence, "configurations": [noise_record(each) for each in measured]}
-        print_json(NOISE, content)
-    else:
-        print("\n\n".join("\n".join(describe(each, args.confidence)) for each in measured))
-        if len(groups) > 1 and len(groups) == len(runs):
-            print(f"\nNo configuration has two runs: {HOW_TO_GROUP}.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,12 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[:1] == ["judge"]:
             return judge(words[1:])
         args = parse(argv)
-        runs = read_tables(args.tables)
-        status = 0
-        if args.command == "compare":
-            status = compare(args, runs)
-        else:
-            noise(args, runs)
+        status = compare_tables(args, read_tables(args.tables))
         sys.stdout.flush()
         return status
     except EvidenceError as error:

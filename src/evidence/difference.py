@@ -1,7 +1,7 @@
 """Two groups of runs on the same documents: their common seeds, their difference, and what it shows.
 
-Legend: D documents; a difference is always B - A. Those of losses over documents are in intervals.py, because the stage
-eval needs them.
+Legend: D documents; a difference is always B - A. Intervals over documents are in intervals.py, because the stage eval
+needs them.
 """
 
 import math
@@ -28,6 +28,19 @@ NOT_DECIDED = "not decided"
 LEAST_DIFFERENT = 6  # documents: if all of five fall on one side, the exact sign test has p = 2 / 2^5 > 0.05
 
 
+class Options(NamedTuple):
+    """How to compare."""
+
+    baseline: str | None = None  # the name of a group, None: the first
+    within: float | None = None  # the margin of equivalence, None: not asked
+    seed: int = 1  # of the resampling
+    confidence: float = 0.95
+    resamples: int = 1999
+
+
+# Which runs are compared.
+
+
 class Sides(NamedTuple):
     """The runs of two groups that a comparison is about."""
 
@@ -50,18 +63,20 @@ def common_seeds(a: Group, b: Group) -> Sides:
 
     A single common seed is no interval over seeds: if both groups have several runs, all of them count as independent.
     """
-    both = {seed for seed in a.seeds if seed is not None} & {seed for seed in b.seeds if seed is not None}
+    both = a.known_seeds & b.known_seeds
     fewer = min(len(a.runs), len(b.runs))
     if not both or (len(both) == 1 and fewer > 1):
         return Sides(a, b, a, b, are_pairs=False)
     return Sides(a.of_seeds(both), b.of_seeds(both), a, b, are_pairs=True)
 
 
-class Comparison(NamedTuple):
-    """B - A over the documents, those of each source of a mixture, and over seeds; `baseline` is all of A itself."""
+# One difference.
+
+
+class Difference(NamedTuple):
+    """B - A over the documents, those of each source of a mixture, and over seeds, all of the same runs."""
 
     sides: Sides
-    baseline: Estimate
     documents: Estimate
     seeds: Estimate
     sources: dict[str, Estimate]
@@ -82,7 +97,7 @@ class Comparison(NamedTuple):
     def basis(self) -> str:
         """Return which interval decides: SEEDS if each side has at least two runs, otherwise DOCUMENTS.
 
-        Over seeds, two configurations differ. Over documents, only these two trained models do.
+        Over seeds, two configurations differ. Over documents, only these trained models do.
         """
         fewer = min(len(self.a.runs), len(self.b.runs))
         return SEEDS if fewer >= 2 else DOCUMENTS
@@ -98,11 +113,6 @@ class Comparison(NamedTuple):
         return self.basis == SEEDS and self.sides.are_pairs
 
     @property
-    def num_means(self) -> int:
-        """Return how many means the interval over seeds compares: one of pairs, or two of independent runs."""
-        return 1 if self.is_paired else 2
-
-    @property
     def changes(self) -> np.ndarray:
         """Return the difference of each document (D,), in bits or in scores."""
         return self.b.values - self.a.values
@@ -114,18 +124,16 @@ class Comparison(NamedTuple):
 
     @property
     def is_of_one_configuration(self) -> bool:
-        """Return whether both sides are runs of one configuration."""
+        """Return whether both sides are runs of one configuration, such as one seed on two machines."""
         return self.a.runs[0].configuration == self.b.runs[0].configuration
 
     @property
-    def is_same_run(self) -> bool:
-        """Return whether both sides are one run under two names, such as a branch and its commit."""
-        if len(self.a.runs) + len(self.b.runs) > 2 or not self.is_of_one_configuration:
-            return False
-        return self.a.seeds == self.b.seeds and np.array_equal(self.a.values, self.b.values)
+    def is_tested(self) -> bool:
+        """Return whether its p is one of the family that is corrected: not that of two machines."""
+        return self.deciding.p_value is not None and not self.is_of_one_configuration
 
     def verdict(self, found: Estimate, confidence: float) -> str:
-        """Return BETTER, WORSE or NOT_SHOWN for B; p of `found` is corrected for several comparisons."""
+        """Return BETTER, WORSE or NOT_SHOWN for B, by the p of `found`."""
         is_shown = found.p_value is not None and found.p_value <= 1 - confidence + 1e-9
         if not is_shown:
             return NOT_SHOWN
@@ -137,175 +145,32 @@ class Comparison(NamedTuple):
         return np.argsort(-np.abs(self.changes), kind="stable")[:count]
 
 
-def compare_groups(a: Group, b: Group, seed: int, confidence: float, resamples: int) -> Comparison:
-    """Return the differences between two groups, of their common seeds; documents are resampled with `seed`."""
+def difference(a: Group, b: Group, options: Options) -> Difference:
+    """Return the difference between the common seeds of two groups, or between all of their runs."""
     sides = common_seeds(a, b)
-    a = sides.a
-    b = sides.b
-    sizes = a.runs[0].sizes
-    is_of_items = a.runs[0].measure != BITS_PER_BYTE
-
-    def interval(values: np.ndarray, own: np.ndarray) -> Estimate:
-        if is_of_items:
-            return difference_of_items(values[own], sizes[own], confidence)
-        rng = np.random.default_rng(seed)
-        return ratio_interval(values[own], sizes[own], rng, confidence, resamples)
-
-    changes = b.values - a.values
-    every = np.full(len(sizes), True)
-    return Comparison(
-        sides,
-        baseline=interval(sides.whole_a.values, every),
-        documents=interval(changes, every),
-        seeds=difference_over_seeds(sides, confidence),
-        sources={name: interval(changes, own) for name, own in sources_of([*a.runs, *b.runs]).items()},
-    )
-
-
-def difference_over_seeds(sides: Sides, confidence: float) -> Estimate:
-    """Return the difference of the scores: of pairs of equal seeds if there are any, else of independent runs."""
-    scores_of_a = sides.a.scores
-    scores_of_b = sides.b.scores
+    changes = sides.b.values - sides.a.values
+    sources = {}
+    for name, own in sources_of([*sides.a.runs, *sides.b.runs]).items():
+        sources[name] = over_documents(sides.a.runs[0], changes, options, own)
+    seeds = welch(sides.a.scores, sides.b.scores, options.confidence)
     if sides.are_pairs:
-        return paired(scores_of_b - scores_of_a, confidence)
-    return welch(scores_of_a, scores_of_b, confidence)
+        seeds = paired(sides.b.scores - sides.a.scores, options.confidence)
+    return Difference(sides, over_documents(sides.a.runs[0], changes, options), seeds, sources)
 
 
-def differences_of_pairs(a: Group, b: Group) -> np.ndarray:
-    """Return the difference of the scores for each seed that both sides have (pairs,)."""
-    score_of = dict(zip(a.seeds, a.scores, strict=True))
-    both = [run for run in b.runs if run.seed is not None and run.seed in score_of]
-    return np.array([run.score - score_of[run.seed] for run in both])
+def over_documents(run: Run, values: np.ndarray, options: Options, own: np.ndarray | None = None) -> Estimate:
+    """Return Σ values / Σ sizes as an estimate for other documents, of those where the mask `own` is true.
 
-
-def corrected(found: list[Comparison]) -> list[Comparison]:
-    """Return comparisons with one baseline, with p after Holm's correction.
-
-    The comparisons over documents are one family of tests, those over seeds another, those of all sources a third.
+    `run` has their sizes, and what `values` are.
     """
-    documents = holm([each.documents for each in found])
-    seeds = holm([each.seeds for each in found])
-    sources = iter(holm([estimate for each in found for estimate in each.sources.values()]))
-    changed = []
-    for i, each in enumerate(found):
-        of_sources = {name: next(sources) for name in each.sources}
-        changed.append(each._replace(documents=documents[i], seeds=seeds[i], sources=of_sources))
-    return changed
-
-
-class Equivalence(NamedTuple):
-    """Whether B differs from A by less than a margin, whatever the direction."""
-
-    within: float  # the margin
-    verdict: str  # EQUIVALENT, NOT_EQUIVALENT or NOT_DECIDED
-    low: float | None  # the interval that must lie within the margin
-    high: float | None
-    confidence: float  # of this interval
-
-
-def equivalence(
-    comparison: Comparison, within: float, seed: int, confidence: float, resamples: int, num_comparisons: int
-) -> Equivalence:
-    """Return whether a comparison shows that the difference over its basis is smaller than `within`.
-
-    Two one-sided tests (Schuirmann 1987): B is equivalent if both "B - A ≤ -within" and "B - A ≥ within" are rejected
-    at the level 1 - confidence, which is so if the interval of confidence 2 · confidence - 1 lies within the margin. It
-    is not equivalent if the interval of `confidence` lies outside. The level is divided by the number of comparisons
-    (Bonferroni): no p-value for other margins than zero is known of resamples.
-    """
-    level = (1 - confidence) / num_comparisons
-
-    def interval(of_confidence: float) -> Estimate:
-        again = compare_groups(comparison.sides.whole_a, comparison.sides.whole_b, seed, of_confidence, resamples)
-        return again.deciding
-
-    inner = interval(1 - 2 * level)
-    outer = interval(1 - level)
-    verdict = NOT_DECIDED
-    if inner.low is not None and inner.high is not None and -within < inner.low and inner.high < within:
-        verdict = EQUIVALENT
-    elif outer.low is not None and outer.high is not None and (outer.low > within or outer.high < -within):
-        verdict = NOT_EQUIVALENT
-    return Equivalence(within, verdict, inner.low, inner.high, 1 - 2 * level)
-
-
-class Options(NamedTuple):
-    """How to compare."""
-
-    baseline: str | None = None  # the name of a group, None: the first
-    within: float | None = None  # the margin of equivalence, None: not asked
-    seed: int = 1  # of the resampling
-    confidence: float = 0.95
-    resamples: int = 1999
-
-
-class Comparisons(NamedTuple):
-    """Groups of runs, and the comparison of each other one with the baseline."""
-
-    groups: list[Group]
-    alone: list[Comparison]  # p is that of each comparison alone
-    corrected: list[Comparison]  # the same, with p after Holm's correction for their number
-    equivalences: list[Equivalence]  # of each comparison, if a margin was given
-    confidence: float
-
-    def not_better(self) -> list[str]:
-        """Return the names of the groups that are not better than the baseline, with their verdicts."""
-        verdicts = {each.b.name: each.verdict(each.deciding, self.confidence) for each in self.corrected}
-        return [f"{name} ({verdict})" for name, verdict in verdicts.items() if verdict != BETTER]
-
-
-def compare_runs(runs: Sequence[Run], options: Options) -> Comparisons:
-    """Compare each other group with the baseline; if there is a single group, each of its runs with the first one.
-
-    Raise WrongInput if there is nothing to compare, or if an option is out of range.
-    """
-    if len(runs) < 2:
-        raise WrongInput(f"{runs[0].name} is the only run; a comparison needs two")
-    groups = make_groups(runs)
-    if len(groups) > 1:
-        groups = sides = with_baseline_first(groups, options.baseline)
-    else:
-        sides = with_baseline_first([Group([run]) for run in groups[0].runs], options.baseline)
-    baseline, *others = sides
-    reject_wrong_options(options, len(others))
-
-    resampling = options.seed, options.confidence, options.resamples
-    alone = [compare_groups(baseline, other, *resampling) for other in others]
-    equivalences = []
-    if options.within is not None:
-        equivalences = [equivalence(each, options.within, *resampling, len(others)) for each in alone]
-    return Comparisons(groups, alone, corrected(alone), equivalences, options.confidence)
-
-
-def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
-    """Return the groups, the one with this name first."""
-    if name is None:
-        return groups
-    named = [group for group in groups if group.name == name]
-    if not named:
-        raise WrongInput(f"--baseline is {name}; it must be one of {', '.join(group.name for group in groups)}")
-    return named + [group for group in groups if group not in named]
-
-
-def reject_wrong_options(options: Options, num_comparisons: int = 1) -> None:
-    """Raise WrongInput if an option is out of range. More comparisons need more resamples."""
-    reject_wrong_confidence(options.confidence)
-    if options.within is not None and not 0 < options.within < math.inf:
-        raise WrongInput(f"--within is {options.within}; it must be above 0, in the unit of the difference")
-    if options.seed < 0:
-        raise WrongInput(f"--seed is {options.seed}; it must be at least 0")
-
-    # Each tail outside each interval must hold at least one resample.
-    num_tests = 1 if options.within is None else num_comparisons
-    level = (1 - options.confidence) / num_tests
-    least = max(99, math.ceil(2 / level - 1 - 1e-6))
-    if options.resamples < least:
-        raise WrongInput(f"--resamples is {options.resamples}; it must be at least {least} for this confidence")
-
-
-def reject_wrong_confidence(confidence: float) -> None:
-    if not 0.5 <= confidence <= 0.999:
-        raise WrongInput(f"--confidence is {confidence}; it must be from 0.5 to 0.999, such as 0.95")
+    sizes = run.sizes
+    if own is not None:
+        values = values[own]
+        sizes = sizes[own]
+    if run.measure != BITS_PER_BYTE:
+        return difference_of_items(values, sizes, options.confidence)
+    rng = np.random.default_rng(options.seed)
+    return ratio_interval(values, sizes, rng, options.confidence, options.resamples)
 
 
 def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
@@ -361,7 +226,115 @@ def difference_of_items(sums: np.ndarray, sizes: np.ndarray, confidence: float =
 def _student_t(value: float, se: float, df: float, confidence: float) -> Estimate:
     """Return the estimate of a value whose standard error has `df` degrees of freedom."""
     half = se * float(stdtrit(df, (1 + confidence) / 2))
-    return Estimate(value, se, value - half, value + half, float(2 * stdtr(df, -abs(value / se))), df)
+    p_value = float(2 * stdtr(df, -abs(value / se)))
+    return Estimate(value, se, value - half, value + half, p_value, df)
+
+
+# Equivalence.
+
+
+class Equivalence(NamedTuple):
+    """Whether B differs from A by less than a margin, whatever the direction."""
+
+    within: float  # the margin
+    verdict: str  # EQUIVALENT, NOT_EQUIVALENT or NOT_DECIDED
+    low: float | None  # the interval that must lie within the margin
+    high: float | None
+    confidence: float  # of this interval
+
+
+def equivalence(found: Difference, within: float, options: Options, num_tests: int) -> Equivalence:
+    """Return whether the difference over what decides is smaller than `within`.
+
+    Two one-sided tests (Schuirmann 1987): B is equivalent if both "B - A ≤ -within" and "B - A ≥ within" are rejected
+    at the level 1 - confidence, which is so if the interval of confidence 2 · confidence - 1 lies within the margin. It
+    is not equivalent if the interval of `confidence` lies outside. The level is divided by the number of tests
+    (Bonferroni): no p-value for other margins than zero is known of resamples.
+    """
+    level = (1 - options.confidence) / num_tests
+
+    def interval(confidence: float) -> Estimate:
+        again = difference(found.sides.whole_a, found.sides.whole_b, options._replace(confidence=confidence))
+        return again.deciding
+
+    inner = interval(1 - 2 * level)
+    outer = interval(1 - level)
+    verdict = NOT_DECIDED
+    if inner.low is not None and inner.high is not None and -within < inner.low and inner.high < within:
+        verdict = EQUIVALENT
+    elif outer.low is not None and outer.high is not None and (outer.low > within or outer.high < -within):
+        verdict = NOT_EQUIVALENT
+    return Equivalence(within, verdict, inner.low, inner.high, 1 - 2 * level)
+
+
+# All comparisons of one call.
+
+
+class Comparisons(NamedTuple):
+    """Groups of runs, the baseline first, and the difference of each other one from it; none if there is one group."""
+
+    groups: list[Group]
+    baseline: Estimate  # of the first group, over documents
+    alone: list[Difference]  # p is that of each difference alone
+    corrected: list[Difference]  # the same, with p after Holm's correction where it decides, and of the sources
+    equivalences: list[Equivalence]  # of each difference, if a margin was given
+    options: Options
+
+    @property
+    def confidence(self) -> float:
+        return self.options.confidence
+
+    @property
+    def num_tests(self) -> int:
+        """Return for how many tests p is corrected."""
+        return sum(each.is_tested for each in self.alone)
+
+    def not_better(self) -> list[str]:
+        """Return the names of the groups that are not better than the baseline, with their verdicts."""
+        verdicts = {each.b.name: each.verdict(each.deciding, self.confidence) for each in self.corrected}
+        return [f"{name} ({verdict})" for name, verdict in verdicts.items() if verdict != BETTER]
+
+
+def compare(runs: Sequence[Run], options: Options) -> Comparisons:
+    """Compare each other group of runs with the baseline. Raise WrongInput if an option is out of range."""
+    groups = with_baseline_first(make_groups(runs), options.baseline)
+    baseline, *others = groups
+    reject_wrong_options(options, len(others))
+
+    alone = [difference(baseline, other, options) for other in others]
+    of_baseline = over_documents(baseline.runs[0], baseline.values, options)
+    found = Comparisons(groups, of_baseline, alone, corrected(alone), [], options)
+    if options.within is None:
+        return found
+    num_tests = max(1, found.num_tests)
+    return found._replace(equivalences=[equivalence(each, options.within, options, num_tests) for each in alone])
+
+
+def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
+    """Return the groups, the one with this name first."""
+    if name is None:
+        return groups
+    named = [group for group in groups if group.name == name]
+    if not named:
+        raise WrongInput(f"--baseline is {name}; it must be one of {', '.join(group.name for group in groups)}")
+    return named + [group for group in groups if group not in named]
+
+
+def corrected(found: list[Difference]) -> list[Difference]:
+    """Return differences from one baseline, with p after Holm's correction.
+
+    The p-values that decide are one family of tests. Which interval decides follows from the seeds, never from p, so
+    each of them is valid for its own difference. Those of all sources are another family.
+    """
+    deciding = iter(holm([each.deciding for each in found if each.is_tested]))
+    sources = iter(holm([estimate for each in found for estimate in each.sources.values()]))
+    changed = []
+    for each in found:
+        of_sources = {name: next(sources) for name in each.sources}
+        if each.is_tested:
+            each = each._replace(**{each.basis: next(deciding)})
+        changed.append(each._replace(sources=of_sources))
+    return changed
 
 
 def holm(found: Sequence[Estimate]) -> list[Estimate]:
@@ -379,3 +352,20 @@ def holm(found: Sequence[Estimate]) -> list[Estimate]:
         largest = max(largest, min(1.0, multiplied))
         adjusted[i] = found[i]._replace(p_value=largest)
     return adjusted
+
+
+def reject_wrong_options(options: Options, num_comparisons: int = 1) -> None:
+    """Raise WrongInput if an option is out of range. More comparisons need more resamples."""
+    if not 0.5 <= options.confidence <= 0.999:
+        raise WrongInput(f"--confidence is {options.confidence}; it must be from 0.5 to 0.999, such as 0.95")
+    if options.within is not None and not 0 < options.within < math.inf:
+        raise WrongInput(f"--within is {options.within}; it must be above 0, in the unit of the difference")
+    if options.seed < 0:
+        raise WrongInput(f"--seed is {options.seed}; it must be at least 0")
+
+    # Each tail outside each interval must hold at least one resample.
+    num_tests = 1 if options.within is None else max(1, num_comparisons)
+    level = (1 - options.confidence) / num_tests
+    least = max(99, math.ceil(2 / level - 1 - 1e-6))
+    if options.resamples < least:
+        raise WrongInput(f"--resamples is {options.resamples}; it must be at least {least} for this confidence")

@@ -5,6 +5,7 @@ Legend: D documents, the same for all runs of a comparison, whatever their token
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -45,30 +46,39 @@ class Run:
         return self.documents[position] if self.documents else str(position)
 
 
+class Repeat(NamedTuple):
+    """A run that does not count, because it has the values of another run on all documents."""
+
+    run: Run
+    of: Run
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
     """Runs of one configuration with different seeds, or a single run."""
 
+    name: str
     runs: list[Run]
-    whole: "Group | None" = None  # the group of which these are some runs, and whose name they have
-
-    @property
-    def name(self) -> str:
-        if self.whole:
-            return self.whole.name
-        first = self.runs[0]
-        if len(self.runs) == 1:
-            return first.name
-        return first.label or f"{first.name}…{self.runs[-1].name}"
+    repeats: list[Repeat]
 
     @property
     def seeds(self) -> list[int | None]:
         return [run.seed for run in self.runs]
 
+    @property
+    def is_seed_unused(self) -> bool:
+        """Return whether runs of several seeds are all equal."""
+        return len(self.runs) == 1 and any(repeat.run.seed != repeat.of.seed for repeat in self.repeats)
+
+    @property
+    def known_seeds(self) -> set[int]:
+        """Return the seeds by which a run has a partner on the other side."""
+        return set() if self.is_seed_unused else {seed for seed in self.seeds if seed is not None}
+
     def of_seeds(self, seeds: Collection[int]) -> "Group":
-        """Return the runs of these seeds, in their order."""
+        """Return the runs of these seeds, in their order, under the name of the group."""
         runs = [run for run in self.runs if run.seed in seeds]
-        return Group(sorted(runs, key=lambda run: run.seed or 0), self)
+        return Group(self.name, sorted(runs, key=lambda run: run.seed or 0), [])
 
     @functools.cached_property
     def values(self) -> np.ndarray:
@@ -82,20 +92,61 @@ class Group:
 
 
 def make_groups(runs: Sequence[Run]) -> list[Group]:
-    """Return groups in the order of their first runs.
+    """Return groups in the order of their first runs, each with another name.
 
-    A repeated run of the same configuration and seed (on another machine, say) goes into another group.
+    A run that repeats another one counts once. A run of a seed that its group has, with other values (on another
+    machine, say), goes into another group.
     """
     groups: list[Group] = []
     for run in runs:
-        for group in groups:
-            has_seed = run.seed is not None and run.seed in group.seeds
-            if run.configuration == group.runs[0].configuration and not has_seed:
-                group.runs.append(run)
-                break
+        same = [group for group in groups if group.runs[0].configuration == run.configuration]
+        repeated = [(group, of) for group in same for of in group.runs if is_repeat(run, of)]
+        free = [group for group in same if run.seed is None or run.seed not in group.seeds]
+        if repeated:
+            group, of = repeated[0]
+            group.repeats.append(Repeat(run, of))
+        elif free:
+            free[0].runs.append(run)
         else:
-            groups.append(Group([run]))
-    return groups
+            groups.append(Group("", [run], []))
+
+    # Name them, and tell groups of one name apart by their runs.
+    names = [name_of(group) for group in groups]
+    named = []
+    for name, group in zip(names, groups, strict=True):
+        if names.count(name) > 1:
+            name = f"{name} ({span_of(group)})"
+        named.append(dataclasses.replace(group, name=name))
+    return named
+
+
+def is_repeat(run: Run, of: Run) -> bool:
+    """Return whether two runs of one configuration are the same run, by their values on all documents.
+
+    Runs of two known seeds may have equal scores, or equal rounded losses of a single document, by chance.
+    """
+    if not np.array_equal(run.values, of.values):
+        return False
+    has_other_seed = None not in (run.seed, of.seed) and run.seed != of.seed
+    return not has_other_seed or (run.measure == BITS_PER_BYTE and len(run.values) > 1)
+
+
+def name_of(group: Group) -> str:
+    """Return what a table calls a group of several runs, otherwise the names of its first and last run."""
+    first = group.runs[0]
+    has_several = len(group.runs) + len(group.repeats) > 1
+    return first.label if first.label and has_several else span_of(group)
+
+
+def span_of(group: Group) -> str:
+    first, *others = group.runs
+    return f"{first.name}…{others[-1].name}" if others else first.name
+
+
+def text_hash(run: Run) -> str:
+    """Return a short hash of the names and sizes of the documents."""
+    rows = [f"{run.name_of_document(i)}\t{size}" for i, size in enumerate(run.sizes.tolist())]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
 def sources_of(runs: Sequence[Run]) -> dict[str, np.ndarray]:

@@ -1,51 +1,106 @@
-"""The noise of seeds, and the smallest difference that a comparison or further runs would show."""
+"""The spread over seeds, and the smallest difference that a comparison or more seeds would show."""
 
-import bisect
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import chdtri, stdtrit
+from scipy.special import betaincinv, chdtri, nctdtr, stdtrit
 
-from evidence.difference import Comparison, differences_of_pairs
+from evidence.difference import Difference, common_seeds
 from evidence.intervals import Estimate
+from evidence.runs import Group
 
 POWER = 0.8  # of tests that show a difference of the detectable size, the convention since Cohen (1988)
-MOST_UNITS = 10**6  # above which nobody wants to know how many
-LEAST_SEEDS = 3  # from whose standard deviation a report extrapolates
+LEAST_SEEDS = 3  # from whose spread anything is extrapolated
 SEEDS_OF_EACH_SIDE = (2, 3, 5, 10)
+SPLITS = (np.arange(64) + 0.5) / 64  # probabilities of the ways in which two sides share their squares
 
 
-class Deviation(NamedTuple):
-    """The standard deviation of independent runs over seeds; no interval with fewer than LEAST_SEEDS values."""
+class Spread(NamedTuple):
+    """A variance over seeds and its degrees of freedom."""
 
-    value: float
-    low: float | None
-    high: float | None
+    variance: float
     degrees_of_freedom: int
 
     @property
-    def num_seeds(self) -> int:
-        return self.degrees_of_freedom + 1
+    def sd(self) -> float:
+        return math.sqrt(self.variance)
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Return the ends of the interval of the standard deviation: df · s² / σ² has the chi-square distribution."""
+        df = self.degrees_of_freedom
+        tail = (1 - confidence) / 2
+        return self.sd * math.sqrt(df / chdtri(df, tail)), self.sd * math.sqrt(df / chdtri(df, 1 - tail))
 
 
-def deviation(values: np.ndarray, confidence: float = 0.95) -> Deviation:
-    """Return the standard deviation of at least two values, with its equal-tailed interval for normal ones.
+def spread_of(values: np.ndarray) -> Spread:
+    """Return the spread of at least two values."""
+    return Spread(float(np.var(values, ddof=1)), len(values) - 1)
 
-    With df = n - 1, (df · s²) / σ² has the chi-square distribution.
+
+def pooled(spreads: Sequence[Spread]) -> Spread:
+    """Return the spread of several samples that spread alike."""
+    df = sum(each.degrees_of_freedom for each in spreads)
+    return Spread(sum(each.variance * each.degrees_of_freedom for each in spreads) / df, df)
+
+
+# The power of the tests of difference.py. The tail of a significant difference in the wrong direction is below 1e-4.
+
+
+def power_of_pairs(ratio: float, pairs: int, confidence: float) -> float:
+    """Return the probability that `paired` shows a true difference of `ratio` standard deviations of the pairs."""
+    df = pairs - 1
+    critical = stdtrit(df, (1 + confidence) / 2)
+    return _upper_tail(df, ratio * math.sqrt(pairs), critical)
+
+
+def power_of_sides(ratio: float, num_a: int, num_b: int, confidence: float) -> float:
+    """Return the probability that `welch` shows a true difference of `ratio` standard deviations, equal on both sides.
+
+    The fraction of side A in both sums of squares has a beta distribution and is independent of their total, whose
+    degrees of freedom are those of both sides. Given the fraction, Welch's own degrees of freedom are known, and its t
+    is a multiple of a noncentral one. The result is the mean over the fractions.
     """
-    df = len(values) - 1
-    value = float(np.std(values, ddof=1))
-    if len(values) < LEAST_SEEDS:
-        return Deviation(value, None, None, df)
-    tail = (1 - confidence) / 2
-    low = value * math.sqrt(df / chdtri(df, tail))
-    high = value * math.sqrt(df / chdtri(df, 1 - tail))
-    return Deviation(value, low, high, df)
+    df_a = num_a - 1
+    df_b = num_b - 1
+    df = df_a + df_b
+    fraction = betaincinv(df_a / 2, df_b / 2, SPLITS)
+    of_a = fraction / (num_a * df_a)  # squared standard errors, as parts of the total of squares
+    of_b = (1 - fraction) / (num_b * df_b)
+    welch_df = (of_a + of_b) ** 2 / (of_a**2 / df_a + of_b**2 / df_b)
+    scale = 1 / num_a + 1 / num_b
+    critical = stdtrit(welch_df, (1 + confidence) / 2) * np.sqrt(df * (of_a + of_b) / scale)
+    return _upper_tail(df, ratio / math.sqrt(scale), critical)
+
+
+def _upper_tail(df: float, noncentrality: float, critical: np.ndarray | float) -> float:
+    """Return the mean of P(T > critical) of the noncentral t; for very large noncentralities SciPy has NaN, not 0."""
+    below = np.nan_to_num(nctdtr(df, noncentrality, critical), nan=0.0)
+    return float(np.mean(1 - below))
+
+
+def detectable_ratio(power_of: Callable[[float], float]) -> float:
+    """Return the difference in standard deviations that is shown with POWER, by bisection."""
+    low = 0.0
+    high = 1.0
+    while power_of(high) < POWER:
+        low = high
+        high *= 2
+    for _ in range(40):
+        middle = (low + high) / 2
+        if power_of(middle) < POWER:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+# What a comparison could have shown.
 
 
 def detectable_difference(found: Estimate) -> float | None:
-    """Return the smallest true difference that such a comparison shows with a probability of about POWER.
+    """Return the smallest true difference over documents that is shown with a probability of about POWER.
 
     It is (t(1 - α/2) + t(POWER)) standard errors (Bloom 1995): half the interval, whose confidence is 1 - α, and what
     the estimate falls short of the truth in POWER of the cases, with the degrees of freedom of the standard error.
@@ -53,96 +108,73 @@ def detectable_difference(found: Estimate) -> float | None:
     """
     if not found.se or found.low is None or found.high is None or found.degrees_of_freedom is None:
         return None
-    spare = stdtrit(found.degrees_of_freedom, POWER)
+    spare = float(stdtrit(found.degrees_of_freedom, POWER))
     return (found.high - found.low) / 2 + found.se * spare
 
 
-def detectable_by_runs(
-    standard_deviation: float, degrees_of_freedom: int, runs: int, confidence: float = 0.95, num_means: int = 2
-) -> float:
-    """Return the `detectable_difference` of `runs` new runs of each side, whose seeds differ by this deviation.
-
-    With two runs or more, their own deviation decides (Welch's t of two equal sides, 2 · runs - 2 degrees of freedom).
-    One run of each side has none, so the known deviation decides, with its `degrees_of_freedom`. If the deviation is
-    that of the differences of pairs, there is one mean instead of two.
-    """
-    df = num_means * (runs - 1) if runs > 1 else degrees_of_freedom
-    se = standard_deviation * math.sqrt(num_means / runs)
-    return se * (stdtrit(df, (1 + confidence) / 2) + stdtrit(df, POWER))
-
-
-def units_needed(found: Estimate, num_units: int, least: int, num_means: int) -> int | None:
-    """Return how many units make the difference that `num_units` of them gave the detectable one; None if unknown.
-
-    Units are documents or pairs of seeds (with one mean, of the differences), or seeds of each side (two means); the
-    answer is from `least` to MOST_UNITS + 1. The standard error falls with the square root of their number, and both t
-    of `detectable_difference` with the degrees of freedom: of n units for each mean, `num_means` · (n - 1).
-    """
-    detectable = detectable_difference(found)
-    df = found.degrees_of_freedom
-    if detectable is None or df is None or not found.value:
+def detectable_over_seeds(found: Difference, confidence: float) -> float | None:
+    """Return the smallest true difference that the runs of a comparison show over seeds with POWER; None if unknown."""
+    if not found.seeds.se or found.seeds.low is None:
         return None
+    num_a = len(found.a.runs)
+    num_b = len(found.b.runs)
+    if found.is_paired:
+        spread = spread_of(found.b.scores - found.a.scores)
+        return spread.sd * detectable_ratio(lambda ratio: power_of_pairs(ratio, num_a, confidence))
+    spread = pooled([spread_of(found.a.scores), spread_of(found.b.scores)])
+    return spread.sd * detectable_ratio(lambda ratio: power_of_sides(ratio, num_a, num_b, confidence))
 
-    def is_enough(count: int) -> bool:
-        df_then = max(1.0, (df + num_means) * count / num_units - num_means)
-        detectable_then = detectable * math.sqrt(num_units / count) * _both_t(df_then) / _both_t(df)
-        return detectable_then <= abs(found.value)
 
-    return least + bisect.bisect_left(range(least, MOST_UNITS + 1), True, key=is_enough)
+# What more seeds would show.
 
 
-def power(found: Estimate, num_units: int, units: str, least: int, least_named: int, num_means: int) -> str:
-    """Return what a comparison of `num_units` units could have shown, as a sentence after a space, or "".
+class Power(NamedTuple):
+    """The smallest differences that numbers of seeds would show, if the true spread is the measured one."""
 
-    How many units the measured difference needs, `least` or more, is said from `least_named` on.
+    spread: Spread
+    are_pairs: bool  # the spread is that of differences of equal seeds; otherwise that over the seeds of each side
+    groups: list[Group]  # whose seeds they are
+    differences: dict[int, float]  # seeds of each side → difference
+    low: float  # ends of the interval of the spread
+    high: float
+
+    @property
+    def upper_factor(self) -> float:
+        """Return by which factor the spread may be larger, and with it all differences."""
+        return self.high / self.spread.sd
+
+
+def what_more_seeds_show(a: Group, b: Group, confidence: float) -> Power | None:
+    """Return what other numbers of seeds would show of two groups; None with fewer than LEAST_SEEDS seeds.
+
+    The spread is that of the differences of equal seeds if LEAST_SEEDS are common, otherwise that over seeds of the
+    groups with LEAST_SEEDS or more, also of runs without a partner.
     """
-    detectable = detectable_difference(found)
-    needed = units_needed(found, num_units, least, num_means)
-    if detectable is None or needed is None:
-        return ""
-    shown = f"With {num_units:,} {units}, a true difference of {detectable:.4f} would be shown in about"
-    shown += f" {100 * POWER:g} % of comparisons"
-    if needed < least_named:
-        return f" {shown}."
-    count = f"about {needed:,}" if needed <= MOST_UNITS else f"more than {MOST_UNITS:,}"
-    return f" {shown}; one of {abs(found.value):.4f} needs {count} {units}."
+    sides = common_seeds(a, b)
+    if sides.are_pairs and len(sides.a.runs) >= LEAST_SEEDS:
+        spread = spread_of(sides.b.scores - sides.a.scores)
+        return _power(spread, True, [sides.a], confidence)
+    groups = [group for group in (a, b) if len(group.runs) >= LEAST_SEEDS]
+    return _power(pooled([spread_of(group.scores) for group in groups]), False, groups, confidence) if groups else None
 
 
-def _both_t(df: float) -> float:
-    """Return t(0.975) + t(POWER), the detectable difference in standard errors."""
-    return stdtrit(df, 0.975) + stdtrit(df, POWER)
+def noise_of(group: Group, confidence: float) -> Power | None:
+    """Return the spread over the seeds of a group, and what seeds of two such groups would show."""
+    if len(group.runs) < LEAST_SEEDS:
+        return None
+    return _power(spread_of(group.scores), False, [group], confidence)
 
 
-class Detectable(NamedTuple):
-    """The smallest difference that some numbers of seeds would show."""
+def _power(spread: Spread, are_pairs: bool, groups: list[Group], confidence: float) -> Power | None:
+    if not spread.variance:
+        return None
+    differences = {}
+    for seeds in SEEDS_OF_EACH_SIDE:
 
-    is_of_pairs: bool  # of equal seeds, whose spread is known; otherwise of independent runs
-    differences: dict[int, float]  # seeds of each side → difference; {} if the noise is unknown
+        def power_of(ratio: float, seeds: int = seeds) -> float:
+            if are_pairs:
+                return power_of_pairs(ratio, seeds, confidence)
+            return power_of_sides(ratio, seeds, seeds, confidence)
 
-
-def detectable_by_seeds(comparison: Comparison, confidence: float) -> Detectable:
-    """Return what other numbers of seeds would show; unknown with fewer than LEAST_SEEDS seeds.
-
-    The noise is the standard deviation of the differences of pairs, if LEAST_SEEDS or more are known. Otherwise it is
-    that over seeds, pooled over the sides with LEAST_SEEDS or more, as if seeds moved the sides independently.
-    """
-    a = comparison.sides.whole_a
-    b = comparison.sides.whole_b
-    if comparison.is_of_one_configuration:
-        return Detectable(False, {})
-    pairs = differences_of_pairs(a, b)
-    is_of_pairs = len(pairs) >= LEAST_SEEDS
-    samples = [pairs] if is_of_pairs else [side.scores for side in (a, b) if len(side.runs) >= LEAST_SEEDS]
-    noise, df = pooled_deviation(samples)
-    if not noise:
-        return Detectable(is_of_pairs, {})
-    num_means = 1 if is_of_pairs else 2
-    differences = {seeds: detectable_by_runs(noise, df, seeds, confidence, num_means) for seeds in SEEDS_OF_EACH_SIDE}
-    return Detectable(is_of_pairs, differences)
-
-
-def pooled_deviation(samples: list[np.ndarray]) -> tuple[float, int]:
-    """Return the pooled standard deviation of samples of at least two values, and its degrees of freedom."""
-    degrees_of_freedom = sum(len(values) - 1 for values in samples)
-    squares = sum((len(values) - 1) * float(np.var(values, ddof=1)) for values in samples)
-    return (math.sqrt(squares / degrees_of_freedom) if squares else 0.0), degrees_of_freedom
+        differences[seeds] = spread.sd * detectable_ratio(power_of)
+    return Power(spread, are_pairs, groups, differences, *spread.interval(confidence))

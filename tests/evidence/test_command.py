@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from evidence.command import main
-from evidence.difference import Options, compare_runs
+from evidence.difference import Options, compare
 from evidence.record import COMPARE, plain, record
 from evidence.table import read_tables
 from support import ROOT
@@ -66,9 +67,8 @@ def test_with_one_loss_of_each_run_two_seeds_decide(tmp_path, capsys):
     assert "There is one document, so nothing is known about other text" in said
 
 
-@pytest.mark.parametrize("command", ["compare", "noise"])
 @pytest.mark.parametrize("kind", ["losses", "scores"])
-def test_the_json_of_tables_has_the_keys_that_are_documented_for_them(tables, capsys, command, kind):
+def test_the_json_of_tables_has_the_keys_that_are_documented_for_them(tables, capsys, kind):
     """Of two groups of three seeds, with sources and so few documents that there is a warning."""
     columns = {"losses": "nats,utf8_bytes", "scores": "score,higher_is_better"}[kind]
     last = {"losses": "9", "scores": "true"}[kind]
@@ -79,13 +79,13 @@ def test_the_json_of_tables_has_the_keys_that_are_documented_for_them(tables, ca
                 value = np.random.default_rng([seed, document]).random() + gain * (seed + document % 3)
                 rows.append(f"{run},{seed},{document},s{document % 2},{value},{last}")
     Path("t.csv").write_text("\n".join(rows) + "\n")
-    within = ["--within", "0.1"] if command == "compare" else []
 
-    main([command, "t.csv", "--json", *within])
+    main(["compare", "t.csv", "--json", "--within", "0.1"])
 
     document = read_document(capsys.readouterr().out)
     types_of = documented_of_tables(document["schema"], is_of_scores=kind == "scores")
-    assert check_document(document, types_of) == types_of.keys()
+    without_repeats = {key for key in types_of if not key.startswith("groups[].repeats[]")}
+    assert check_document(document, types_of) == without_repeats
 
 
 def test_a_run_of_a_table_may_have_no_seed(tables, capsys):
@@ -96,33 +96,38 @@ def test_a_run_of_a_table_may_have_no_seed(tables, capsys):
     ]
     Path("t.csv").write_text("\n".join(["run,document,nats,utf8_bytes", *rows]) + "\n")
 
-    for command, runs_of in (("compare", "groups"), ("noise", "configurations")):
-        main([command, "t.csv", "--json"])
+    main(["compare", "t.csv", "--json"])
 
-        document = read_document(capsys.readouterr().out)
-        check_document(document, documented_of_tables(document["schema"]))
-        assert [run["seed"] for group in document[runs_of] for run in group["runs"]] == [None, None]
-    main(["noise", "t.csv"])
+    document = read_document(capsys.readouterr().out)
+    check_document(document, documented_of_tables(document["schema"]))
+    assert [run["seed"] for group in document["groups"] for run in group["runs"]] == [None, None]
+
+
+def test_a_single_group_is_shown_with_its_noise_and_is_not_better(tables, capsys):
+    assert main(["compare", "base.csv"]) == 0
     said = capsys.readouterr().out
-    assert "unknown (" in said
-    assert said.endswith(
-        "\nNo configuration has two runs: give runs of one configuration one name and other seeds, or a column group.\n"
-    )
+    assert main(["compare", "base.csv", "--require", "better"]) == 1
+
+    lucks = [np.random.default_rng(seed).normal(0, 0.01) for seed in (1, 2, 3)]
+    deviation = re.search(r"`base`: ([\d.]+) bits per byte is the standard deviation over 3 seeds", said)[1]
+    assert float(deviation) == pytest.approx(np.std(lucks, ddof=1) / np.log(2), rel=0.05)
+    assert "not better than base: there is nothing else" in capsys.readouterr().err
 
 
-def test_the_noise_of_a_single_run_asks_for_no_group(tables, capsys):
-    Path("t.csv").write_text("run,document,nats,utf8_bytes\na,x,1,1\n")
+def test_what_is_to_be_cited_ends_with_a_table(tables, capsys):
+    main(["compare", *tables, "--cite"])
 
-    main(["noise", "t.csv"])
-
-    assert "column group" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Signature: `text:" in said
+    assert "| wider | 3 |" in said
+    assert said.splitlines()[-1].startswith("Table: Bits per byte on 40 validation documents (4,000 bytes); lower")
 
 
 def test_a_command_that_is_interrupted_ends_without_a_traceback(tables, monkeypatch, capsys):
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("evidence.command.compare_runs", interrupt)
+    monkeypatch.setattr("evidence.command.compare", interrupt)
     monkeypatch.setattr("evidence.command.judge", interrupt)
 
     assert main(["compare", *tables]) == 130
@@ -145,8 +150,8 @@ def test_of_several_comparisons_each_line_names_its_group(tables, capsys):
     main(["compare", *tables, write("other", 0.95)])
 
     said = capsys.readouterr().out
-    assert "`wider`: Would be shown in" in said
-    assert "`other`: Would be shown in" in said
+    assert "`wider`: Minimum detectable difference" in said
+    assert "`other`: Minimum detectable difference" in said
 
 
 def test_require_sets_the_status_and_the_baseline_decides_the_direction(tables, capsys):
@@ -163,7 +168,7 @@ def test_the_options_are_those_of_the_comparison(tables, capsys):
     main(["compare", *tables, "--json", *options])
 
     found = read_document(capsys.readouterr().out)
-    expected = compare_runs(read_tables(map(Path, tables)), Options("wider", 0.1, 2, 0.8, 299))
+    expected = compare(read_tables(map(Path, tables)), Options("wider", 0.1, 2, 0.8, 299))
     assert found == json.loads(json.dumps(plain({"schema": COMPARE} | record(expected))))
 
 
@@ -177,46 +182,6 @@ def test_within_says_whether_a_change_costs_nothing(tables, capsys):
     assert "equivalent" in equal
     assert "not equivalent" not in equal
     assert "not equivalent" in different
-
-
-def test_noise_is_the_spread_over_seeds(tables, capsys):
-    assert main(["noise", "base.csv", "--json"]) == 0
-
-    document = json.loads(capsys.readouterr().out)
-    (configuration,) = document["configurations"]
-    lucks = [np.random.default_rng(seed).normal(0, 0.01) for seed in (1, 2, 3)]
-    assert configuration["standard_deviation"] == pytest.approx(np.std(lucks, ddof=1) / np.log(2), rel=0.05)
-
-
-def test_noise_takes_the_pairs_from_the_other_groups_of_the_tables(tables, capsys):
-    """The seeds move both groups in the same way, so that pairs spread by the documents alone."""
-    assert main(["noise", *tables, "--json"]) == 0
-
-    configurations = read_document(capsys.readouterr().out)["configurations"]
-    of_base, of_wider = configurations
-    differences = []
-    for before, after in zip(of_base["runs"], of_wider["runs"], strict=True):
-        differences.append(after["bits_per_byte"] - before["bits_per_byte"])
-    for configuration in configurations:
-        assert configuration["pairs"]["num_configurations"] == 1
-        assert configuration["pairs"]["standard_deviation"] == pytest.approx(np.std(differences, ddof=1))
-        assert configuration["pairs"]["standard_deviation"] < configuration["standard_deviation"] / 5
-
-
-def test_runs_without_seeds_are_no_pairs(tables, capsys):
-    rows = [
-        f"{group}{i},{group},{document},{document % 7 + i},9"
-        for group in "ab"
-        for i in range(3)
-        for document in range(9)
-    ]
-    Path("t.csv").write_text("\n".join(["run,group,document,nats,utf8_bytes", *rows]) + "\n")
-
-    main(["noise", "t.csv", "--json"])
-
-    for configuration in read_document(capsys.readouterr().out)["configurations"]:
-        assert configuration["num_seeds"] == 3
-        assert configuration["pairs"]["num_configurations"] == 0
 
 
 def test_one_loss_of_each_configuration_is_refused_with_how_to_name_runs(tables, capsys):
@@ -262,8 +227,8 @@ def test_a_reader_that_ends_early_ends_the_command_quietly(tables, options):
         (["compare", "base.csv", "wider.csv", "--within", "0"], "--within is 0"),
         (["compare", "base.csv", "wider.csv", "--resamples", "9"], "--resamples is 9"),
         (["compare", "base.csv", "wider.csv", "--seed", "-1"], "--seed is -1"),
-        (["noise", "base.csv", "--confidence", "2"], "--confidence is 2"),
-        (["noise", "missing.csv"], "missing.csv: cannot be read"),
+        (["compare", "base.csv", "--confidence", "2"], "--confidence is 2"),
+        (["compare", "missing.csv"], "missing.csv: cannot be read"),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence_and_status_2(tables, capsys, arguments, said):

@@ -1,7 +1,5 @@
 """Statistics of comparisons equal printed tables and published examples, and keep their promises in simulations."""
 
-import math
-
 import numpy as np
 import pytest
 from scipy.special import stdtrit
@@ -9,7 +7,7 @@ from scipy.special import stdtrit
 from evidence.answer import p_text, size_correlation
 from evidence.difference import difference_of_items, holm, welch
 from evidence.intervals import Estimate, ratio_interval
-from evidence.spread import MOST_UNITS, POWER, detectable_by_runs, detectable_difference, deviation, power, units_needed
+from evidence.spread import POWER, detectable_difference
 
 NUM_SIMULATIONS = 600
 
@@ -210,44 +208,6 @@ def test_the_detectable_difference_has_the_degrees_of_freedom_of_few_documents()
     assert spare / found.se == pytest.approx(stdtrit(8, POWER))
 
 
-def fewest(detectable, effect: float) -> int:
-    """Return the smallest number of units whose detectable difference is the effect or less."""
-    return next(count for count in range(2, 10_000) if detectable(count) <= effect)
-
-
-@pytest.mark.parametrize("effect", [4.0, 2.6, 2.3, 2.0, 1.8, 1.5, 0.2])
-def test_the_units_needed_are_the_fewest_that_detect_the_difference(effect):
-    """In standard deviations: seeds of two sides, and paired differences of documents."""
-    values = np.array([-1.0, 0.0, 1.0])
-    of_seeds = welch(values, values + effect)
-    se = 1 / math.sqrt(3)
-    half = se * stdtrit(2, 0.975)
-    of_documents = Estimate(effect, se, effect - half, effect + half, 0.5, degrees_of_freedom=2)
-
-    seeds = units_needed(of_seeds, 3, least=2, num_means=2)
-    documents = units_needed(of_documents, 3, least=2, num_means=1)
-
-    def of_pairs(count: int) -> float:
-        both = stdtrit(count - 1, 0.975) + stdtrit(count - 1, POWER)
-        return both / math.sqrt(count)
-
-    assert seeds == fewest(lambda count: detectable_by_runs(1.0, 4, count), effect)
-    assert documents == fewest(of_pairs, effect)
-
-
-def test_the_sentence_has_the_detectable_difference_and_the_seeds_that_the_measured_one_needs():
-    values = np.array([-1.0, 0.0, 1.0])
-    found = welch(values, values + 1.5)
-    needed = units_needed(found, 3, 2, 2)
-
-    sentence = power(found, 3, "seeds", least=2, least_named=needed, num_means=2)
-    without_needed = power(found, 3, "seeds", least=2, least_named=needed + 1, num_means=2)
-
-    assert f"With 3 seeds, a true difference of {detectable_difference(found):.4f}" in sentence
-    assert f"one of 1.5000 needs about {needed} seeds" in sentence
-    assert "needs" not in without_needed
-
-
 @pytest.mark.parametrize(
     "found",
     [
@@ -258,69 +218,6 @@ def test_the_sentence_has_the_detectable_difference_and_the_seeds_that_the_measu
 )
 def test_without_an_interval_nothing_is_said_about_power(found):
     assert detectable_difference(found) is None
-    assert units_needed(found, 9, 2, 2) is None
-    assert power(found, 9, "seeds", 2, 2, 2) == ""
-
-
-def test_more_than_a_million_seeds_are_not_counted():
-    tiny = Estimate(1e-9, se=1.0, low=-2.0, high=2.0, p_value=1.0, degrees_of_freedom=8.0)
-
-    assert units_needed(tiny, 9, 2, 2) == MOST_UNITS + 1
-    assert "more than 1,000,000 seeds" in power(tiny, 9, "seeds", 2, 2, 2)
-
-
-def test_a_large_difference_needs_the_least_number_of_seeds():
-    large = Estimate(9.0, se=1.0, low=7.0, high=11.0, p_value=0.0, degrees_of_freedom=8.0)
-
-    assert units_needed(large, 9, least=6, num_means=2) == 6
-
-
-# What the deviation over seeds says.
-
-
-def test_the_interval_of_a_deviation_contains_the_true_one_as_often_as_it_says():
-    rng = np.random.default_rng(3)
-    true_deviation = 0.01
-
-    found = [deviation(rng.normal(1.3, true_deviation, 4), 0.9) for _ in range(2000)]
-
-    is_inside = [each.low <= true_deviation <= each.high for each in found]
-    assert np.mean(is_inside) == pytest.approx(0.9, abs=0.02)
-
-
-def test_two_seeds_have_a_deviation_and_no_interval():
-    found = deviation(np.array([1.0, 1.2]))
-
-    assert found.value == pytest.approx(0.2 / np.sqrt(2))
-    assert found.num_seeds == 2
-    assert found.low is None
-    assert found.high is None
-
-
-@pytest.mark.parametrize("runs", [2, 5])
-def test_the_difference_that_new_runs_could_show_is_that_of_a_comparison_with_this_noise(runs):
-    """Two sides of `runs` values with the same deviation, compared by Welch's t."""
-    values = np.random.default_rng(4).normal(1.3, 0.01, runs)
-    found = welch(values, values + 0.5, confidence=0.9)
-
-    by_runs = detectable_by_runs(values.std(ddof=1), 99, runs, confidence=0.9)
-
-    half_interval = (found.high - found.low) / 2
-    spare = found.se * stdtrit(found.degrees_of_freedom, POWER)
-    assert by_runs == pytest.approx(half_interval + spare)
-
-
-def test_one_run_of_each_side_shows_the_detectable_difference_in_four_of_five_cases():
-    """The difference of two runs is judged by the deviation of five others."""
-    rng = np.random.default_rng(6)
-    detectable = detectable_by_runs(1.0, 4, 1)
-    deviations = rng.normal(0, 1, (4000, 5)).std(axis=1, ddof=1)
-    differences = detectable + rng.normal(0, np.sqrt(2), 4000)
-
-    t = np.abs(differences) / (deviations * np.sqrt(2))
-    is_shown = t > stdtrit(4, 0.975)
-
-    assert np.mean(is_shown) == pytest.approx(POWER, abs=0.03)
 
 
 # p as text.

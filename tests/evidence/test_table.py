@@ -49,7 +49,7 @@ def test_runs_have_their_losses_in_the_order_of_the_documents_of_the_first(read)
 
 
 def test_runs_of_one_name_with_several_seeds_and_those_of_one_group_are_groups(read):
-    of_seeds = [row | {"seed": seed} for row in GOOD for seed in (1, 2)]
+    of_seeds = [row | {"seed": seed, "nats": float(row["nats"]) + seed} for row in GOOD for seed in (1, 2)]
     of_groups = [row | {"group": "both"} for row in GOOD]
 
     by_seed = make_groups(read(of_seeds))

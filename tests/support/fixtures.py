@@ -33,7 +33,6 @@ COSTLY_FILES = [
     "tests/repository/test_make.py",
     "tests/faults/test_damaged_inputs.py",
     "tests/stages/test_train_stage.py",
-    "tests/tools/test_noise.py",
     "tests/repository/test_reruns.py",
 ]
 SERVER = pytest.StashKey[subprocess.Popen]()

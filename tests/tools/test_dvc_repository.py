@@ -11,7 +11,7 @@ from lm.core.errors import EnvironmentFailure, ParamsError
 from support.git import git
 from support.refusal import refused
 from tools.common.lock import md5_of, read_committed_lock, read_lock
-from tools.common.runs import WORKSPACE, Revision, experiment_names, explain_failures, find_known_runs
+from tools.common.revision import WORKSPACE, Revision, experiment_names, explain_failures, find_commit
 from tools.compare import cli as compare
 from tools.verify import cli as verify
 
@@ -112,16 +112,6 @@ def test_each_state_has_the_stages_of_its_own_dvc_yaml(project):
     assert list(read_lock().stages) == []
 
 
-def test_a_revision_of_git_comes_before_an_experiment_of_the_same_name(project):
-    end = git("rev-parse", "HEAD")
-    git("update-ref", f"refs/exps/{end[:2]}/{end[2:]}/same", "HEAD~1")
-    of_experiment = list(Revision("same").lock.stages)
-    git("branch", "same")
-
-    assert of_experiment == []
-    assert list(Revision("same").lock.stages) == ["x"]
-
-
 def test_what_dvc_keeps_for_running_experiments_is_not_an_experiment(project):
     head = git("rev-parse", "HEAD")
     for reference in ("refs/exps/exec/EXEC_HEAD", "refs/exps/celery/stash", f"refs/exps/{head[:2]}/{head[2:]}/mine"):
@@ -130,14 +120,47 @@ def test_what_dvc_keeps_for_running_experiments_is_not_an_experiment(project):
     assert experiment_names() == ["mine"]
 
 
-def test_states_without_a_run_are_all_named_and_tags_of_files_left_out(project):
-    git("branch", "other")
-    git("tag", "of-a-file", "HEAD:dvc.yaml")
+def test_a_project_in_a_subfolder_of_a_repository_has_its_files(project, monkeypatch):
+    """In Git, and by DVC's file system; the folder above has files of the same names."""
+    outer = Path.cwd() / "outer"
+    inner = outer / "models" / "lm"
+    (inner / ".dvc").mkdir(parents=True)
+    (inner / ".dvc/config").touch()
+    for folder, stage in ((outer, "above"), (inner, "x")):
+        (folder / "dvc.yaml").write_text(f"stages: {{{stage}: {{cmd: {stage}}}}}\n")
+        (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages: {{{stage}: {{cmd: {stage}}}}}\n")
+    (inner / "code").mkdir()
+    (inner / "code" / "a.py").write_text("a = 1\n")
+    dep = {"path": "code", "hash": "md5", "md5": md5_of(inner / "code")}
+    (inner / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"x": {"cmd": "x", "deps": [dep]}}}))
+    monkeypatch.chdir(outer)
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "start")
+    monkeypatch.chdir(inner)
 
-    known = find_known_runs()
+    committed = Revision("HEAD")
 
-    assert known.runs == []
-    assert sorted(known.without_results) == ["HEAD", "main", "other", "workspace"]
+    assert committed.read_if_there(Path("dvc.yaml")) == b"stages: {x: {cmd: x}}\n"
+    assert list(committed.lock.stages) == ["x"]
+    assert committed.read(Path("dvc.yaml")) == b"stages: {x: {cmd: x}}\n"
+    assert list(committed.files_of("code")) == ["a.py"]
+    committed.copy(Path("dvc.yaml"), "copy.yaml")
+    assert Path("copy.yaml").read_bytes() == b"stages: {x: {cmd: x}}\n"
+
+
+def test_a_name_of_an_experiment_and_of_a_revision_is_the_experiment_or_refused_with_both_hashes(project):
+    first = git("rev-parse", "HEAD~1")
+    head = git("rev-parse", "HEAD")
+    digits = first[:7]
+    git("update-ref", f"refs/exps/{first[:2]}/{first[2:]}/{digits}", head)
+    git("update-ref", f"refs/exps/{first[:2]}/{first[2:]}/same", head)
+    git("branch", "same")
+
+    with pytest.raises(ParamsError, match=rf"experiment {head} and the git revision {first}; name one of them by"):
+        Revision(digits)
+
+    assert str(find_commit("same").id) == head
 
 
 def test_files_of_code_are_known_if_they_are_those_of_the_run(project):

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.difference import Options, compare_runs
-from evidence.record import plain, print_json
-from evidence.spread import detectable_by_runs
+from evidence.difference import Options, compare
+from evidence.record import COMPARE, plain, print_json
 from support import ROOT
 from support.json_documents import check_document, documented, read_document
 from support.made_up_runs import SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
@@ -24,8 +23,8 @@ WIDER = {"p": 1}  # the parameters of another configuration
 
 def document_of(*runs: MadeUpRun) -> dict:
     """Return the document of `compare` about made-up runs, as a program reads it."""
-    found = compare_runs(runs, Options(within=0.005, resamples=999))
-    document = {"schema": comparing.SCHEMA} | comparing.record(found, facts_of(*runs))
+    found = compare(runs, Options(within=0.005, resamples=999))
+    document = {"schema": COMPARE} | comparing.record(found, facts_of(*runs))
     document["unfinished"] = [{"name": "x", "state": "Queued"}]
     document["commands_for_more_seeds"] = ["dvc queue start"]
     document["files"] = {"report": "a.md", "documents": "a.csv"}
@@ -39,9 +38,11 @@ def test_a_document_of_compare_has_every_documented_key_and_no_other():
     of_mixtures = document_of(*[replace(each, sources=SOURCES) for each in narrow + wide])
     of_changed_code = document_of(run("a", code="1"), run("b", code="2"))
 
-    keys = check_document(of_mixtures) | check_document(of_changed_code)
+    of_equal_runs = document_of(run("a"), run("same"), run("b", 2, params=WIDER))
 
-    assert keys == documented(comparing.SCHEMA).keys()
+    keys = check_document(of_mixtures) | check_document(of_changed_code) | check_document(of_equal_runs)
+
+    assert keys == documented(COMPARE).keys()
 
 
 def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
@@ -92,29 +93,6 @@ def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
     assert (of_seeds["of_baseline"], of_seeds["of_candidate"]) == (2, 3)
     assert of_seeds["difference"] == pytest.approx(np.mean(scores_of_b) - np.mean(scores_of_a))
     assert of_seeds["standard_error"] == pytest.approx(se)
-    noise_of_b = float(np.std(scores_of_b, ddof=1))
-    for row in comparison["detectable_by_seeds"]:
-        expected = detectable_by_runs(noise_of_b, 2, row["seeds_of_each_side"])
-        assert row["difference"] == pytest.approx(expected)
-
-
-def test_documents_do_not_decide_where_seeds_do():
-    """Both intervals exist and disagree: every document is a little worse, less than seeds differ."""
-    a = [run("a-1", 1), run("a-2", 2, 0.2)]
-    b = [run("b-3", 3, 0.05, WIDER), run("b-4", 4, 0.2, WIDER)]
-
-    (comparison,) = document_of(*a, *b)["comparisons"]
-
-    assert comparison["documents"]["verdict"] == "worse"
-    assert comparison["seeds"]["verdict"] == "not shown"
-    assert comparison["basis"] == "seeds"
-    for key in ("verdict", "difference", "p_value_holm", "detectable_difference"):
-        assert comparison[key] == comparison["seeds"][key], key
-
-    # One run of a side has no noise over seeds.
-    (comparison,) = document_of(*a, b[0])["comparisons"]
-    assert comparison["basis"] == "documents"
-    assert comparison["verdict"] == comparison["documents"]["verdict"]
 
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():

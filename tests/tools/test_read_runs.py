@@ -12,7 +12,8 @@ import yaml
 
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
-from tools.common.runs import Revision, read_run, read_runs, reject_other_text
+from tools.common.revision import Revision
+from tools.common.run import read_run, read_runs, reject_other_text
 from tools.common.test_reads import TestRead, write_test_reads
 
 LOSSES = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4], "source": ["stories", "headers"]}

@@ -20,7 +20,7 @@ from support.refusal import files_below
 from support.stages import change_params
 from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
 from tools.common.paths import CURVE, MODEL, PARAMS
-from tools.common.runs import DIGEST, read_curve
+from tools.common.run import DIGEST, read_curve
 from tools.verify.retrain import Steps, choose_interval, choose_steps, retrain
 
 CHANGED = [Path(".runs"), Path("data"), Path("metrics"), Path("plots"), PARAMS]  # what a test may change

@@ -1,54 +1,20 @@
-"""Runs and their groups by seed, the differences B - A between two groups, and how long two runs had the same bits."""
+"""What differs between recorded runs, and until which step two of them had the same bits."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
-from evidence.difference import Comparison, Options, compare_groups, compare_runs, holm
-from evidence.runs import Group, make_groups
-from support.made_up_runs import SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
+from evidence.difference import Options, difference
+from evidence.runs import Group
+from support.made_up_runs import facts_of, run
 from tools.compare.facts import same_until, what_differs
 
 WIDER = {"p": 1}  # the parameters of another configuration
-DEEPER = {"p": 2}
-
-
-def compared(*runs: MadeUpRun, confidence: float = 0.95) -> Comparison:
-    """Return the comparison of the two groups that these runs form."""
-    a, b = make_groups(list(runs))
-    return compare_groups(a, b, seed=1, confidence=confidence, resamples=99)
-
-
-# Groups, and what differs between them.
-
-
-def test_runs_that_differ_only_in_seed_are_one_group():
-    """Another configuration, the same seed again and other code are groups of their own."""
-    runs = [
-        run("a-1", seed=1),
-        run("w-1", seed=1, params=WIDER),
-        run("a-2", seed=2),
-        run("w-2", seed=2, params=WIDER),
-        run("again", seed=1),
-        run("other code", seed=3, code="f"),
-    ]
-
-    groups = make_groups(runs)
-
-    assert [[each.name for each in group.runs] for group in groups] == [
-        ["a-1", "a-2"],
-        ["w-1", "w-2"],
-        ["again"],
-        ["other code"],
-    ]
 
 
 def test_parameters_and_inputs_that_differ_are_named_with_both_values():
     a = run("a", params={"x": 1, "same": 1}, file="0123456789abc")
     b = run("b", params={"y": None, "same": 1}, file="f" * 32)
 
-    rows = what_differs(Group([a]), Group([b]), facts_of(a, b))
+    rows = what_differs(Group("a", [a], []), Group("b", [b], []), facts_of(a, b))
 
     assert rows == [
         ("x", 1, "(none)"),
@@ -62,14 +28,11 @@ def test_the_seed_differs_only_between_single_runs():
     b = run("b", seed=2)
     again = run("again", seed=3)
 
-    of_single_runs = what_differs(Group([a]), Group([b]), facts_of(a, b))
-    of_two_and_one = what_differs(Group([a, again]), Group([b]), facts_of(a, b))
+    of_single_runs = what_differs(Group("a", [a], []), Group("b", [b], []), facts_of(a, b))
+    of_two_and_one = what_differs(Group("a", [a, again], []), Group("b", [b], []), facts_of(a, b))
 
     assert of_single_runs == [("train.seed", 1, 2)]
     assert of_two_and_one == []
-
-
-# Differences.
 
 
 def test_the_documents_that_changed_most_come_first_whatever_the_direction():
@@ -78,67 +41,9 @@ def test_the_documents_that_changed_most_come_first_whatever_the_direction():
     b.values[7] += 3000
     b.values[3] -= 5000
 
-    comparison = compared(a, b)
+    found = difference(Group("a", [a], []), Group("b", [b], []), Options())
 
-    assert comparison.most_changed(2).tolist() == [3, 7]
-
-
-def test_the_baseline_is_a_and_has_an_interval_of_the_same_confidence():
-    a = run("a")
-    b = run("b", seed=2, shift=0.05, params=WIDER)
-
-    wide = compared(a, b)
-    narrow = compared(a, b, confidence=0.5)
-
-    assert wide.baseline.value == pytest.approx(score_of(a))
-    assert narrow.baseline.high - narrow.baseline.low < 0.6 * (wide.baseline.high - wide.baseline.low)
-    assert narrow.documents.high - narrow.documents.low < 0.6 * (wide.documents.high - wide.documents.low)
-
-
-def mixture_of_two() -> tuple[MadeUpRun, MadeUpRun]:
-    """Return two runs on documents of two sources; B differs most in one of them."""
-    a = replace(run("a", seed=1), sources=SOURCES)
-    b = replace(run("b", seed=2, params=WIDER), sources=SOURCES)
-    b.values[SOURCES == "headers"] += 1000
-    return a, b
-
-
-def test_sources_are_compared_only_if_all_runs_have_the_same():
-    a, b = mixture_of_two()
-
-    for others in (None, SOURCES[::-1]):
-        assert compared(a, replace(b, sources=others)).sources == {}
-
-
-def test_a_source_without_text_is_left_out():
-    """It has no bits per byte."""
-    a, b = mixture_of_two()
-    sizes = np.where(SOURCES == "headers", a.sizes, 0)
-
-    comparison = compared(replace(a, sizes=sizes), replace(b, sizes=sizes))
-
-    assert list(comparison.sources) == ["headers"]
-
-
-def test_each_family_of_comparisons_is_corrected_for_their_number():
-    runs = [
-        *seeds_of("a", (1, 2, 3)),
-        *seeds_of("b", (4, 5, 6), shift=2e-4, params=WIDER),
-        *seeds_of("c", (7, 8, 9), params=DEEPER),
-    ]
-
-    found = compare_runs([replace(each, sources=SOURCES) for each in runs], Options(resamples=99))
-
-    families = [
-        lambda comparison: [comparison.documents],
-        lambda comparison: [comparison.seeds],
-        lambda comparison: list(comparison.sources.values()),
-    ]
-    for estimates_of in families:
-        of_alone = [estimate for each in found.alone for estimate in estimates_of(each)]
-        of_together = [estimate for each in found.corrected for estimate in estimates_of(each)]
-        assert of_together == holm(of_alone)
-        assert of_together != of_alone
+    assert found.most_changed(2).tolist() == [3, 7]
 
 
 # Until which step two runs had the same bits.

@@ -5,7 +5,7 @@ import pytest
 from lm.core.params import read_yaml
 from support import ROOT
 from tools.common.parameters import flatten, preset_names_left_out
-from tools.common.seeds import as_override, free_name, missing_seeds, queue_commands, settings_of, sweep
+from tools.compare.seeds import as_override, free_name, missing_seeds, queue_commands, settings_of, sweep
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tools.common.paths import (
     TRAIN_SIDECAR,
     VALIDATION,
 )
-from tools.common.runs import read_curve
+from tools.common.run import read_curve
 from tools.verify import cli as verify
 from tools.verify.records import BEST, Digests, Link, check_link, links_of_workspace, read_entries
 

@@ -41,7 +41,7 @@ def fault_of_metrics() -> str | None:
 
 def fault_of_training() -> str | None:
     """Return why the metrics of training do not follow from its curve, None if they do."""
-    from tools.common.runs import read_curve  # DVC takes a second to import
+    from tools.common.run import read_curve  # DVC takes a second to import
 
     losses = [row["val_loss"] for row in read_curve(CURVE).values()]
     lowest = min(losses, key=float, default="missing")

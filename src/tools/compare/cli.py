@@ -1,16 +1,17 @@
-"""Compare runs: differences in loss with intervals over documents and seeds.
+"""Compare runs: differences in loss with intervals over documents and seeds; or show the noise of one configuration.
 
     python src compare main my-experiment
     python src compare main workspace --out comparisons/mine.md
     python src compare base-{1..5} wider-{1..5}
+    python src compare 'seeds-*'
     python src compare main workspace --within 0.005
     python src compare main workspace --json --require better
     python src compare losses.csv
 
 NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, `workspace` for the files in this
 folder, or a table of losses (.csv, .tsv or .parquet, docs/evidence.md). The first is the baseline. Runs that differ
-only in train.seed form one group. Bits per byte compare across tokenizers. Runs evaluated on different text are
-rejected (exit code 4).
+only in train.seed form one group; a single group gives its noise. If two groups have seeds in common, these are
+compared. Bits per byte compare across tokenizers. Runs evaluated on different text are rejected (exit code 4).
 
 With at least two seeds of each side, the verdict is over seeds: the configurations differ. Otherwise it is over
 documents: these trained models differ. The answer is printed; the report on recorded runs has all tables.
@@ -27,10 +28,10 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.command import SUFFIXES, add_options, compare, options_of, status_of
-from evidence.difference import Comparisons, compare_runs, reject_wrong_options
+from evidence.command import SUFFIXES, add_options, compare_tables, options_of, status_of
+from evidence.difference import Comparisons, compare, reject_wrong_options
 from evidence.errors import EvidenceError, WrongInput
-from evidence.record import print_json
+from evidence.record import COMPARE, print_json
 from evidence.runs import Group, Run
 from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
@@ -44,22 +45,12 @@ from tools.common.lock import read_lock
 from tools.common.parameters import MISSING, Difference, differences, flatten
 from tools.common.paths import PARAMS, PRESETS, SOURCES, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
 from tools.common.reports import previews
-from tools.common.runs import (
-    SEED,
-    WORKSPACE,
-    Facts,
-    Revision,
-    experiment_names,
-    is_pattern,
-    matching,
-    read_runs,
-    unfinished,
-)
-from tools.common.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
-from tools.compare.answer import groups_to_extend, summary
-from tools.compare.cite import Origin, citation
-from tools.compare.record import SCHEMA, record
+from tools.common.revision import WORKSPACE, Revision, experiment_names, is_pattern, matching, unfinished
+from tools.common.run import SEED, Facts, read_runs
+from tools.compare.answer import Origin, cite, groups_to_extend, summary
+from tools.compare.record import record
 from tools.compare.report import document_table, report
+from tools.compare.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
 
 LISTED = 10  # documents in the report
 SHORT = 12  # digits of a commit
@@ -75,33 +66,24 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--documents", type=count, help="print as many documents that changed most (0; 10 of them in the report)"
     )
-    parser.add_argument("--cite", action="store_true", help="print a sentence and a table for a paper")
     add_options(parser)
     args = parser.parse_args(argv)
     reject_wrong_options(options_of(args))
     args.tables = [Path(name) for name in args.names if Path(name).suffix in SUFFIXES]
-    if args.tables and (args.out or args.cite or args.documents is not None):
-        raise ParamsError("--out, --documents and --cite are for runs of this repository; leave them out with tables")
+    if args.tables and (args.out or args.documents is not None):
+        raise ParamsError("--out and --documents are for runs of this repository; leave them out with tables")
     return args
 
 
 def find_names(args: argparse.Namespace) -> None:
-    """Replace the patterns among the names by the runs that they stand for, and name the report after them.
-
-    Raise ParamsError for fewer than two runs.
-    """
-    # Find the runs that the names and patterns stand for.
+    """Replace the patterns among the names by the runs that they stand for, and name the report after them."""
     args.given = args.names
     patterns = [name for name in args.names if is_pattern(name)]
     args.unfinished = unfinished(patterns) if patterns else {}
     args.names = matching(args.names)
-    if len(args.names) < 2:
-        waiting = f" ({unfinished_sentence(args.unfinished)})" if args.unfinished else ""
-        raise ParamsError(f"{' '.join(args.given)}: name at least two different runs{waiting}")
-
     # Name the report after them, unless it has a name.
     if args.out is None:
-        title = f"{args.names[0]}-vs-{args.names[1]}"
+        title = "-vs-".join(args.names[:2])
         if len(args.names) > 2:
             title += f"-and-{len(args.names) - 2}-more"
         args.out = Path("comparisons", re.sub(r"[^\w.~-]+", "-", title) + ".md")
@@ -179,10 +161,12 @@ def write_files(
     revision: any of the runs, for the text of the documents. warning: of the runs, "" for none.
     """
     num_listed = LISTED if args.documents is None else args.documents
-    listed = sorted({int(i) for comparison in found.corrected for i in comparison.most_changed(num_listed)})
-    with open_validation(revision) as (tokens, tokenizer):
-        texts = previews(tokens, tokenizer, document_spans(tokens)[listed])
-    shown = dict(zip(listed, texts, strict=True))
+    listed = sorted({int(i) for each in found.corrected for i in each.most_changed(num_listed)})
+    shown: dict[int, str] = {}
+    if listed:
+        with open_validation(revision) as (tokens, tokenizer):
+            texts = previews(tokens, tokenizer, document_spans(tokens)[listed])
+        shown = dict(zip(listed, texts, strict=True))
     lines = report(found, facts, shown, num_listed, commands)
     if args.unfinished:
         lines.insert(2, f"**{unfinished_sentence(args.unfinished)}.**\n")
@@ -246,10 +230,10 @@ def compare_revisions(args: argparse.Namespace) -> int:
     find_names(args)
     revisions = [Revision(name) for name in args.names]
     runs, facts = read_runs(revisions)
-    found = compare_runs(runs, options_of(args))
+    found = compare(runs, options_of(args))
 
     # Write the files.
-    commands = commands_for_more_seeds(groups_to_extend(found.corrected, found.confidence), facts, args.given)
+    commands = commands_for_more_seeds(groups_to_extend(found), facts, args.given)
     unrun = unrun_parameters(args.names)
     words = write_files(args, revisions[0], found, facts, commands, unrun)
     if unrun:
@@ -262,13 +246,13 @@ def compare_revisions(args: argparse.Namespace) -> int:
         content["unfinished"] = [{"name": name, "state": state} for name, state in args.unfinished.items()]
         content["commands_for_more_seeds"] = commands
         content["files"] = {"report": args.out, "documents": args.out.with_suffix(".csv")}
-        print_json(SCHEMA, content)
+        print_json(COMPARE, content)
         print(written, file=sys.stderr)
     else:
         waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
         lines = summary(found, facts, commands, waiting)
         if args.cite:
-            lines += ["", *citation(found, facts, origin_of(revisions, found.groups[0].runs[0].name)), ""]
+            lines += ["", *cite(found, facts, origin_of(revisions, found.groups[0].runs[0].name)), ""]
         if args.documents:
             for comparison in found.corrected:
                 lines += ["", *document_table(comparison, words, args.documents)]
@@ -281,6 +265,6 @@ def main(argv: list[str]) -> int:
     """Compare the named runs; return the exit status."""
     try:
         args = parse(argv)
-        return compare(args, read_tables_and_runs(args)) if args.tables else compare_revisions(args)
+        return compare_tables(args, read_tables_and_runs(args)) if args.tables else compare_revisions(args)
     except EvidenceError as error:
         raise ParamsError(str(error)) from None

@@ -9,27 +9,28 @@ import numpy as np
 
 from evidence import answer
 from evidence.answer import Note
-from evidence.difference import Comparison
+from evidence.difference import Difference
 from evidence.runs import Group
 from lm.tokens.tokenfile import LOSSY
-from tools.common.parameters import Difference, differences
+from tools.common.parameters import Difference as Changed
+from tools.common.parameters import differences
 from tools.common.paths import TOKENIZER
-from tools.common.runs import DIGEST, SEED, Facts
+from tools.common.run import DIGEST, SEED, Facts
 
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of
 
 
-def what_differs(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Difference]:
+def what_differs(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Changed]:
     """Return rows (name, value of A, value of B) of parameters and inputs that differ."""
     rows = different_parameters(a, b, facts)
     for path, files, md5, other_md5 in different_inputs(a, b, facts):
         name = f"{path}: {', '.join(files)}" if files else path
-        rows.append(Difference(name, md5[:10], other_md5[:10]))
+        rows.append(Changed(name, md5[:10], other_md5[:10]))
     return rows
 
 
-def different_parameters(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Difference]:
+def different_parameters(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Changed]:
     """Return rows (name, value of A, value of B); the seed only between two single runs, as a group has several."""
     rows = sorted(differences(facts[a.runs[0].name].params, facts[b.runs[0].name].params))
     if len(a.runs) + len(b.runs) > 2:
@@ -80,13 +81,12 @@ def same_until(a: str, b: str, facts: Mapping[str, Facts]) -> str | None:
     return f"{until}, the last validation of `{shorter}`"
 
 
-def notes_of(comparison: Comparison, facts: Mapping[str, Facts]) -> list[Note]:
+def notes_of(comparison: Difference, facts: Mapping[str, Facts]) -> list[Note]:
     """Return the warnings of a comparison."""
-    of_losses = answer.notes_of(comparison)
-    return of_losses if comparison.is_same_run else notes_of_records(comparison, facts) + of_losses
+    return notes_of_records(comparison, facts) + answer.notes_of(comparison)
 
 
-def notes_of_records(comparison: Comparison, facts: Mapping[str, Facts]) -> list[Note]:
+def notes_of_records(comparison: Difference, facts: Mapping[str, Facts]) -> list[Note]:
     """Return the warnings that do not follow from the losses."""
     a = comparison.a
     b = comparison.b
@@ -116,7 +116,7 @@ def notes_of_records(comparison: Comparison, facts: Mapping[str, Facts]) -> list
     return warnings
 
 
-def validation_points_the_other_way(comparison: Comparison, facts: Mapping[str, Facts]) -> str:
+def validation_points_the_other_way(comparison: Difference, facts: Mapping[str, Facts]) -> str:
     """Return a sentence if the validation losses fall where bits per byte rise, or the reverse; else ""."""
     before = lowest_validation(comparison.a, facts)
     after = lowest_validation(comparison.b, facts)

@@ -119,7 +119,7 @@ def check_figures(lock: Lock) -> Iterator[Finding]:
 
 def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
     """Check the stored checkpoints of the run, and count those that can be rebuilt because their digest is recorded."""
-    from tools.common.runs import DIGEST, read_curve  # DVC takes a second to import
+    from tools.common.run import DIGEST, read_curve  # DVC takes a second to import
 
     rebuilt = {step for step, row in read_curve(CURVE).items() if step and row.get(DIGEST)}
     for record in sorted(run.glob("checkpoint-*.json")):

@@ -24,7 +24,7 @@ from lm.train.run import Run, RunFiles
 from lm.train.state import digest_of, named_tensors
 from tools.common.models import write_weights
 from tools.common.paths import CURVE, METRICS, MODEL, MODELS, PARAMS, PLOTS, TOKENIZER, TRAIN, VALIDATION
-from tools.common.runs import DIGEST, read_curve
+from tools.common.run import DIGEST, read_curve
 
 FILES = RunFiles(TRAIN, VALIDATION, TOKENIZER)
 

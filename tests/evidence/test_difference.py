@@ -1,25 +1,27 @@
 """Equal seeds are pairs, a margin makes a difference equivalent or not, and scores are better if they are higher."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from scipy.special import stdtrit
 
-from evidence.answer import answer, power_line
+from evidence.answer import answer, answers, notes_of, signature
 from evidence.difference import (
     DOCUMENTS,
     SEEDS,
-    Comparison,
+    Difference,
     Options,
-    compare_groups,
-    compare_runs,
+    common_seeds,
+    compare,
+    difference,
     equivalence,
+    holm,
     paired,
     welch,
 )
 from evidence.errors import WrongInput
 from evidence.record import record
-from evidence.runs import Group, Measure, Run
-from evidence.spread import detectable_by_runs, detectable_by_seeds, detectable_difference
+from evidence.runs import Group, Measure, Run, make_groups
 
 NUM_DOCUMENTS = 40
 SIZES = np.linspace(500, 4000, NUM_DOCUMENTS).astype(int)
@@ -33,11 +35,11 @@ def group(name: str, scores: dict[int | None, float], spread: float = 0.002) -> 
         rates -= rates @ SIZES / SIZES.sum() - score
         values = rates * SIZES
         runs.append(Run(name=f"{name}-{seed}", seed=seed, configuration=name, label=name, values=values, sizes=SIZES))
-    return Group(runs)
+    return Group(name, runs, [])
 
 
-def compared(a: Group, b: Group, confidence: float = 0.95) -> Comparison:
-    return compare_groups(a, b, seed=1, confidence=confidence, resamples=999)
+def compared(a: Group, b: Group, confidence: float = 0.95) -> Difference:
+    return difference(a, b, Options(confidence=confidence, resamples=999))
 
 
 # The default and weight_decay 0.05 with peak_lr 0.011, seeds 1 to 4, in bits per byte.
@@ -63,9 +65,9 @@ LUCKY = {1: 1.3500, 2: 1.3300, 3: 1.3520, 4: 1.3550, 5: 1.3480}
 @pytest.mark.parametrize(
     ("of_a", "of_b", "common", "said", "left_out"),
     [
-        pytest.param(LUCKY, {2: 1.333}, [2], "`bb-2` is worse than the model `a`, with seed 2 of both: +0.0030",
+        pytest.param(LUCKY, {2: 1.333}, [2], "`bb` is worse than the model `a`, with seed 2 of both: +0.0030",
             "the seeds 1, 3, 4, 5 of `a`", id="one new run"),
-        pytest.param({2: 1.333}, LUCKY, [2], "`bb` is better than the model `a-2`, with seed 2 of both: -0.0030",
+        pytest.param({2: 1.333}, LUCKY, [2], "`bb` is better than the model `a`, with seed 2 of both: -0.0030",
             "the seeds 1, 3, 4, 5 of `bb`", id="one run of the baseline"),
         pytest.param(LUCKY, {2: 1.333, 1: 1.3531}, [1, 2], "is worse than `a`, with the seeds 1, 2 of both: +0.0030",
             "the seeds 3 to 5 of `a`", id="two pairs, in another order"),
@@ -81,7 +83,7 @@ LUCKY = {1: 1.3500, 2: 1.3300, 3: 1.3520, 4: 1.3550, 5: 1.3480}
 def test_a_comparison_is_about_the_common_seeds_alone(of_a, of_b, common, said, left_out):
     found = compared(group("a", of_a), group("bb", of_b))
     sentence = answer(found, 1, 0.95)
-    (recorded,) = record(compare_runs([*group("a", of_a).runs, *group("bb", of_b).runs], Options()))["comparisons"]
+    (recorded,) = record(compare([*group("a", of_a).runs, *group("bb", of_b).runs], Options()))["comparisons"]
 
     expected = np.mean([of_b[seed] - of_a[seed] for seed in common]) if common else None
     assert found.seeds.value == pytest.approx(found.documents.value, abs=1e-12)
@@ -107,7 +109,7 @@ def test_a_mean_of_several_models_is_called_so():
 
     assert found.basis == DOCUMENTS
     assert found.documents.value == pytest.approx(1.36 - 1.351)
-    assert sentence.startswith("The model `bb-2` is worse than the 2 models `a` on average: +0.0090")
+    assert sentence.startswith("The model `bb` is worse than the 2 models `a` on average: +0.0090")
     assert "over seeds unknown, 2 and 1 independent runs" in sentence
 
 
@@ -116,7 +118,9 @@ UNKNOWN = {"a": (1.35, 1.36), "bb": (1.37, 1.39)}
 
 @pytest.mark.parametrize("seeds", [(1, 6, 7, 5), (6, 7, 8), (None, None)])
 def test_other_or_unknown_seeds_are_independent_runs(seeds):
-    changed = Group([group("bb", {seed: score}).runs[0] for seed, score in zip(seeds, CHANGED.values(), strict=False)])
+    changed = Group(
+        "bb", [group("bb", {seed: score}).runs[0] for seed, score in zip(seeds, CHANGED.values(), strict=False)], []
+    )
 
     found = compared(group("a", DEFAULT), changed)
 
@@ -125,35 +129,13 @@ def test_other_or_unknown_seeds_are_independent_runs(seeds):
 
 
 def test_two_sides_of_unknown_seeds_are_independent():
-    a, b = (Group([group(name, {None: score}).runs[0] for score in scores]) for name, scores in UNKNOWN.items())
+    a, b = (
+        Group(name, [group(name, {None: score}).runs[0] for score in scores], []) for name, scores in UNKNOWN.items()
+    )
 
     found = compared(a, b)
 
     assert found.seeds == pytest.approx(welch(a.scores, b.scores))
-
-
-@pytest.mark.parametrize(
-    "seeds", [pytest.param((1, 2, 3, 4), id="pairs"), pytest.param((5, 6, 7, 8), id="independent")]
-)
-def test_the_confidence_is_that_of_the_interval_of_the_verdict_and_of_what_more_seeds_would_show(seeds):
-    a = group("a", DEFAULT)
-    b = group("bb", dict(zip(seeds, CHANGED.values(), strict=True)))
-
-    sure = compared(a, b)
-    unsure = compared(a, b, confidence=0.5)
-
-    df = sure.seeds.degrees_of_freedom
-    ratio = stdtrit(df, 0.75) / stdtrit(df, 0.975)
-    assert unsure.seeds.high - unsure.seeds.value == pytest.approx(ratio * (sure.seeds.high - sure.seeds.value))
-    p_value = sure.deciding.p_value
-    assert sure.verdict(sure.deciding, 1 - p_value) == "worse"
-    assert sure.verdict(sure.deciding, 1 - p_value + 1e-6) == "not shown"
-    of_sure = detectable_by_seeds(sure, 0.95).differences[5]
-    of_unsure = detectable_by_seeds(sure, 0.5).differences[5]
-    num_means = 1 if sure.is_paired else 2
-    assert of_unsure / of_sure == pytest.approx(
-        detectable_by_runs(1, 3, 5, 0.5, num_means) / detectable_by_runs(1, 3, 5, 0.95, num_means)
-    )
 
 
 def test_one_pair_and_pairs_with_equal_differences_have_no_interval():
@@ -162,41 +144,6 @@ def test_one_pair_and_pairs_with_equal_differences_have_no_interval():
 
     assert (one.value, one.se, one.low) == (0.5, None, None)
     assert (equal.value, equal.low) == (0.5, None)
-
-
-def test_what_more_pairs_would_show_follows_from_the_spread_of_the_differences():
-    found = compared(group("a", DEFAULT), group("bb", CHANGED))
-
-    detectable = detectable_by_seeds(found, 0.95)
-
-    of_two = paired(np.array([-1.0, 1.0]) * found.seeds.se * 2 / np.sqrt(2))
-    assert of_two.se == pytest.approx(found.seeds.se * np.sqrt(2))  # of two pairs instead of four
-    assert detectable.is_of_pairs
-    assert detectable.differences[2] == pytest.approx(detectable_difference(of_two))
-
-
-def test_nothing_is_said_of_more_seeds_of_one_configuration():
-    found = compared(group("a", DEFAULT), group("a", CHANGED))
-
-    assert detectable_by_seeds(found, 0.95).differences == {}
-    assert power_line(found, 0.95) == ""
-
-
-def test_two_pairs_are_too_few_to_know_their_spread():
-    found = compared(group("a", DEFAULT), group("bb", {4: 1.34794, 3: 1.35461, 9: 1.35}))
-
-    assert not detectable_by_seeds(found, 0.95).is_of_pairs
-
-
-def test_without_pairs_more_seeds_are_reckoned_as_independent():
-    found = compared(group("a", DEFAULT), group("bb", {8: 1.35, 9: 1.36}))
-
-    detectable = detectable_by_seeds(found, 0.95)
-
-    assert not detectable.is_of_pairs
-    deviation = np.std(list(DEFAULT.values()), ddof=1)  # that of the side with three seeds or more
-    assert detectable.differences[5] == pytest.approx(detectable_by_runs(deviation, 3, 5))
-    assert "if seeds move both sides independently" in power_line(found, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +163,7 @@ def test_a_difference_is_equivalent_if_its_interval_is_within_the_margin(basis, 
     a = group("a", {seed: 1.3 for seed in list(noise)[:num_seeds]})
     b = group("bb", {seed: 1.3 + difference + noise[seed] for seed in list(noise)[:num_seeds]})
 
-    found = equivalence(compared(a, b), within, seed=1, confidence=0.95, resamples=999, num_comparisons=1)
+    found = equivalence(compared(a, b), within, Options(resamples=999), num_tests=1)
 
     narrow = compared(a, b, confidence=0.9).deciding
     assert found.verdict == verdict
@@ -233,7 +180,7 @@ def test_a_difference_just_outside_the_margin_needs_the_wider_interval():
     between = (narrow.low + wide.low) / 2
     beyond = wide.low - 1e-5
 
-    verdicts = [equivalence(compared(a, b), within, 1, 0.95, 99, num_comparisons=1) for within in (between, beyond)]
+    verdicts = [equivalence(compared(a, b), within, Options(resamples=99), num_tests=1) for within in (between, beyond)]
 
     assert [found.verdict for found in verdicts] == ["not decided", "not equivalent"]
 
@@ -241,22 +188,22 @@ def test_a_difference_just_outside_the_margin_needs_the_wider_interval():
 def test_the_level_of_equivalence_is_divided_by_the_number_of_comparisons():
     runs = [run for name in ("a", "bb", "ccc") for run in group(name, DEFAULT).runs]
 
-    found = compare_runs(runs, Options(within=0.005, resamples=199))
+    found = compare(runs, Options(within=0.005, resamples=199))
 
     assert [each.confidence for each in found.equivalences] == pytest.approx([0.95, 0.95])
     with pytest.raises(WrongInput, match="--resamples is 78; it must be at least 99"):
-        compare_runs(runs, Options(resamples=78))
+        compare(runs, Options(resamples=78))
     with pytest.raises(WrongInput, match="--resamples is 199; it must be at least 399"):
-        compare_runs(runs, Options(within=0.005, confidence=0.99, resamples=199))
+        compare(runs, Options(within=0.005, confidence=0.99, resamples=199))
 
 
 def test_what_is_better_alone_and_not_after_the_correction_is_not_better():
     """Two groups with p = 0.04 each."""
-    runs = group("a", dict.fromkeys(range(4), 1.3)).runs
+    runs = group("a", {seed: 1.3 + seed / 1000 for seed in range(4)}).runs
     for name in ("bb", "ccc"):
-        runs = runs + group(name, {seed: 1.29 + 0.00498 * (-1) ** seed for seed in range(4)}).runs
+        runs = runs + group(name, {seed: 1.29 + seed / 1000 + 0.00498 * (-1) ** seed for seed in range(4)}).runs
 
-    found = compare_runs(runs, Options(resamples=99))
+    found = compare(runs, Options(resamples=99))
 
     assert [each.seeds.p_value for each in found.alone] == pytest.approx([0.04, 0.04], abs=0.001)
     assert [each.verdict(each.seeds, 0.95) for each in found.alone] == ["better", "better"]
@@ -271,7 +218,7 @@ def test_two_sides_at_the_margin_are_rarely_called_equivalent():
         differences = rng.normal(0.005, 0.002, 4)
         a = group("a", dict.fromkeys(range(4), 1.3))
         b = group("bb", {seed: 1.3 + differences[seed] for seed in range(4)})
-        found = equivalence(compared(a, b), 0.005, seed=1, confidence=0.95, resamples=99, num_comparisons=1)
+        found = equivalence(compared(a, b), 0.005, Options(resamples=99), num_tests=1)
         called += found.verdict == "equivalent"
 
     assert 0.02 * 300 < called < 0.085 * 300
@@ -280,7 +227,9 @@ def test_two_sides_at_the_margin_are_rarely_called_equivalent():
 def scored(name: str, is_right: np.ndarray, is_higher_better: bool) -> Group:
     measure = Measure("in score", "score", is_higher_better)
     sizes = np.ones(len(is_right), int)
-    return Group([Run(name=name, seed=None, configuration=name, values=is_right, sizes=sizes, measure=measure)])
+    return Group(
+        name, [Run(name=name, seed=None, configuration=name, values=is_right, sizes=sizes, measure=measure)], []
+    )
 
 
 @pytest.mark.parametrize(("is_higher_better", "verdict"), [(True, "better"), (False, "worse")])
@@ -296,3 +245,131 @@ def test_more_points_are_better_or_worse_as_the_table_says(is_higher_better, ver
     assert found.documents.value == pytest.approx(16 / 200)
     assert found.documents.se == pytest.approx(np.std(b - a, ddof=1) / np.sqrt(200))
     assert found.verdict(found.deciding, 0.95) == verdict
+
+
+# Several comparisons are one family.
+
+
+def test_the_p_values_that_decide_are_one_family_whatever_they_are_over():
+    """One is over documents, two over seeds, and one compares two machines."""
+    runs = [*group("a", DEFAULT).runs, *group("bb", CHANGED).runs, *group("ccc", {1: 1.351}).runs]
+    runs += group("dddd", {seed: score + 0.0001 * seed for seed, score in DEFAULT.items()}).runs
+    again = group("a", {1: 1.36}).runs[0]
+
+    found = compare([*runs, again], Options(resamples=999))
+
+    assert [each.basis for each in found.alone] == [SEEDS, DOCUMENTS, SEEDS, DOCUMENTS]
+    assert [each.is_of_one_configuration for each in found.alone] == [False, False, False, True]
+    assert found.num_tests == 3
+    expected = [each.p_value for each in holm([each.deciding for each in found.alone[:3]])]
+    assert [each.deciding.p_value for each in found.corrected[:3]] == expected
+    assert [each.documents for each in found.corrected[:1]] == [each.documents for each in found.alone[:1]]
+    assert found.corrected[3].deciding == found.alone[3].deciding
+    assert "after Holm's correction for 3 comparisons" in answers(found)[0]
+    assert "after Holm" not in answers(found)[3]
+    recorded = record(found)["comparisons"]
+    assert [each["p_value_holm"] for each in recorded] == [*expected, None]
+    assert [each["seeds"]["p_value_holm"] for each in recorded] == [expected[0], None, expected[2], None]
+    assert [each["documents"]["p_value_holm"] for each in recorded] == [None, expected[1], None, None]
+
+
+def test_a_source_is_corrected_with_all_sources():
+    sources = np.array(["x", "y"] * 20, object)
+    runs = [
+        replace(run, sources=sources) for name in ("a", "bb") for run in group(name, {1: 1.3 + len(name) / 1000}).runs
+    ]
+
+    found = compare(runs, Options(resamples=999))
+
+    alone = list(found.alone[0].sources.values())
+    assert list(found.alone[0].sources) == ["x", "y"]
+    assert list(found.corrected[0].sources.values()) == holm(alone) != alone
+    other = [runs[0], replace(runs[1], sources=sources[::-1])]
+    assert compare(other, Options(resamples=999)).alone[0].sources == {}
+    without_text = [replace(run, sizes=np.where(sources == "x", run.sizes, 0)) for run in runs]
+    assert list(compare(without_text, Options(resamples=999)).alone[0].sources) == ["x"]
+
+
+# Groups.
+
+
+def named(*runs: tuple[str, str, int | None, float], documents: int = 2) -> list[Run]:
+    """Return runs of (name, configuration, seed, value)."""
+    sizes = np.full(documents, 10)
+    return [
+        Run(name=name, label=label, configuration=label, seed=seed, values=np.full(documents, value), sizes=sizes)
+        for name, label, seed, value in runs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "groups", "said"),
+    [
+        pytest.param(
+            [("a1", "a", 1, 5.0), ("w1", "w", 1, 5.0), ("a2", "a", 2, 6.0)],
+            {"a": ["a1", "a2"], "w1": ["w1"]}, [], id="by configuration"),
+        pytest.param(
+            [("b1", "b", None, 5.0), ("b1-resumed", "b", None, 5.0), ("b2", "b", None, 6.0)],
+            {"b": ["b1", "b2"]}, ["`b1-resumed` and `b1` are the same run, which counts once."], id="one run twice"),
+        pytest.param(
+            [("main", "", 1, 5.0), ("workspace", "", 1, 5.0)],
+            {"main": ["main"]}, ["`workspace` and `main` are the same run, which counts once."], id="two names"),
+        pytest.param(
+            [("a1", "a", 1, 5.0), ("a2", "a", 2, 5.0), ("a3", "a", 3, 5.0)],
+            {"a": ["a1"]},
+            ["The seed was not used: all 3 runs of `a` have equal losses; no noise is known."], id="no seed"),
+        pytest.param(
+            [("a1", "a", 1, 5.0), ("a2", "a", 2, 6.0), ("x1", "a", 1, 5.5), ("x2", "a", 2, 6.5)],
+            {"a (a1…a2)": ["a1", "a2"], "a (x1…x2)": ["x1", "x2"]}, [], id="two machines"),
+    ],
+)  # fmt: skip
+def test_runs_of_a_group_count_once_and_groups_have_names_of_their_own(runs, groups, said):
+    found = compare(named(*runs), Options(resamples=99))
+
+    assert {group.name: [run.name for run in group.runs] for group in found.groups} == groups
+    assert [line for line in answers(found) if "same run" in line or "not used" in line] == said
+    recorded = record(found)["groups"]
+    assert [each["unused_seed"] for each in recorded] == ["not used" in " ".join(said)] * len(groups)
+    assert sum(len(each["repeats"]) for each in recorded) == len(runs) - sum(map(len, groups.values()))
+
+
+def test_one_rounded_loss_or_equal_scores_of_two_seeds_are_no_repetition():
+    of_one_document = named(("a1", "a", 1, 5.0), ("a2", "a", 2, 5.0), documents=1)
+    accuracy = Measure("in score", "score", is_higher_better=True)
+    of_scores = [replace(run, measure=accuracy) for run in named(("a1", "a", 1, 5.0), ("a2", "a", 2, 5.0))]
+
+    for runs in (of_one_document, of_scores):
+        (found,) = make_groups(runs)
+        assert [run.name for run in found.runs] == ["a1", "a2"]
+
+
+def test_a_baseline_without_a_used_seed_has_no_partners():
+    a = make_groups(named(("a1", "a", 1, 5.0), ("a2", "a", 2, 5.0)))[0]
+    b = make_groups(named(("b1", "b", 1, 5.1), ("b2", "b", 2, 5.3)))[0]
+
+    sides = common_seeds(a, b)
+
+    assert not sides.left_out
+    assert len(sides.b.runs) == 2
+
+
+def test_pairs_of_one_difference_have_no_noise():
+    found = compared(group("a", DEFAULT), group("a2", {seed: score + 0.5 for seed, score in DEFAULT.items()}, spread=0))
+
+    same = Difference(found.sides, found.documents, paired(np.array([0.5, 0.5])), {})
+
+    assert "no_noise" in [note.kind for note in notes_of(same)]
+    assert same.verdict(same.deciding, 0.95) == "not shown"
+
+
+def test_a_signature_has_all_that_decides_the_figures():
+    found = compared(group("a", DEFAULT), group("bb", {2: 1.36, 1: 1.35}))
+
+    parts = signature(found, Options(seed=3, resamples=499, confidence=0.9)).split("|")
+
+    assert parts[0].startswith("text:")
+    assert parts[1:] == ["docs:40", "a:a[1,2]", "b:bb[1,2]", "basis:pairs", "conf:0.9", "resamples:499", "rng:3", "v:2"]
+    other_text = compared(
+        *(Group(name, [replace(group(name, {1: 1.3}).runs[0], sizes=SIZES + 1)], []) for name in "ab")
+    )
+    assert signature(other_text, Options()).split("|")[0] != parts[0]
