@@ -15,10 +15,10 @@ import pytest
 from evidence.command import main
 from evidence.errors import EvidenceError
 from evidence.judge import cli
+from evidence.judge.commits import own_folder
 from evidence.judge.judgements import columns
+from evidence.judge.kept import Runner
 from evidence.judge.night import only_judge
-from evidence.judge.repository import own_folder
-from evidence.judge.runs import Runner
 from support import ROOT
 
 TRAINER = """

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from evidence.judge import night
+from evidence.judge.commits import commit_of_workspace, read_commit, reject_changed
 from evidence.judge.judgements import columns
-from evidence.judge.repository import commit_of_workspace, read_commit, reject_changed
 from evidence.runs import LossRun
 from evidence.table import read_losses
 from lm.core.errors import IntegrityError

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from evidence.errors import CandidateCrashed, EvidenceError, WrongInput
+from evidence.judge.commits import commit_of_workspace, read_commit, reject_absent, reject_changed
 from evidence.judge.decision import LOOKS
 from evidence.judge.judgements import JUDGEMENTS, Judgement, read_judgements
+from evidence.judge.kept import Runner
 from evidence.judge.night import judge_candidate, only_judge
-from evidence.judge.repository import commit_of_workspace, read_commit, reject_absent, reject_changed
-from evidence.judge.runs import Runner
 
 SCHEMA = "reprolm.judge/2"
 STATUS = {"keep": 0, "reject": 1, "undecided": 3}

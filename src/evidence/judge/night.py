@@ -11,6 +11,7 @@ import numpy as np
 
 from evidence.errors import Busy, CandidateCrashed, WrongInput
 from evidence.intervals import ratio_interval
+from evidence.judge.commits import Commit, own_folder
 from evidence.judge.decision import DIGITS, LOOKS, MOST_SEEDS, Figures
 from evidence.judge.judgements import (
     JUDGEMENTS,
@@ -21,8 +22,7 @@ from evidence.judge.judgements import (
     row_of,
     write_judgements,
 )
-from evidence.judge.repository import Commit, own_folder
-from evidence.judge.runs import Runner, losses_of
+from evidence.judge.kept import Runner, losses_of
 from evidence.runs import LossRun
 
 RESAMPLES = 1999

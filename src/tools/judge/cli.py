@@ -23,10 +23,10 @@ from evidence.judge.cli import (
     print_judgement,
     reject_wrong_arguments,
 )
+from evidence.judge.commits import Commit, commit_of_workspace, git, read_commit, reject_changed
 from evidence.judge.judgements import Judgement, read_judgements
+from evidence.judge.kept import Runner
 from evidence.judge.night import judge_candidate, only_judge
-from evidence.judge.repository import Commit, commit_of_workspace, git, read_commit, reject_changed
-from evidence.judge.runs import Runner
 from lm.core.errors import UserError, exit_with_status
 from lm.core.params import parse_yaml
 from tools.common.arguments import tool_parser

@@ -18,7 +18,7 @@ import numpy as np
 
 from evidence.errors import CandidateCrashed, Forged, RunFailed, WrongInput
 from evidence.intervals import LEAST_DOCUMENTS
-from evidence.judge.repository import Commit, environment, own_folder, worktree
+from evidence.judge.commits import Commit, environment, own_folder, worktree
 from evidence.runs import LossRun
 from evidence.table import read_losses
 
