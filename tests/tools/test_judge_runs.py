@@ -76,6 +76,7 @@ FORGED = [
     "src/__main__.py",
     "src/lm/__init__.py",
     "src/lm/core/files.py",
+    "src/lm/exact/functions.py",
     "src/lm/text/splits.py",
     "src/lm/tokens/windows.py",
     "src/lm/evaluate/scoring.py",

@@ -45,7 +45,6 @@ MAY_CHANGE = (
     "src/lm/model",
     "src/lm/train",
     "src/lm/tokenizer",
-    "src/lm/exact",
 )
 SCORES = ("src/lm/model/score.py", "src/lm/model/causality.py")
 # Parameters in which both sides must agree, with the reason.
