@@ -10,8 +10,16 @@ from scipy import stats
 from benchmarks.quality.nights import WORLDS, greedy_night, nights
 from benchmarks.quality.nights import judged_night as judged_night_of
 from evidence.errors import Forged
-from evidence.judge.decision import EMPTY, LOOKS, MOST_SEEDS, Figures, Pool, decide
-from evidence.judge.judgements import Pair, columns, judge, pools_of, read_judgements, write_judgements
+from evidence.judge.decision import LOOKS, MOST_SEEDS, Figures, Fresh, Spread, agrees, decide
+from evidence.judge.judgements import (
+    Judgement,
+    Pair,
+    columns,
+    judge,
+    read_judgements,
+    spreads_of_others,
+    write_judgements,
+)
 from evidence.judge.levels import FALSE_RATE, next_level, share
 from evidence.judge.night import figures_of
 from evidence.runs import LossRun
@@ -38,12 +46,15 @@ GAIN = Figures(
     documents_low=-0.07,
     documents_high=-0.03,
 )
-PAIRS = Pool(0.003**2, 30)
-SIDES = Pool(0.01**2, 60)
+PAIRS = Spread(0.003**2, 30)
+SIDES = Spread(0.01**2, 60)
+UNKNOWN = Spread(0.0, 0)
 LEVEL = 0.0005
+BETTER = Fresh(12345, 1.35, 1.30)
+WORSE = Fresh(12345, 1.35, 1.36)
 
 
-def answer(figures: Figures, level: float = LEVEL, least_gain: float = 0.0, pairs: Pool = PAIRS):
+def answer(figures: Figures, level: float = LEVEL, least_gain: float = 0.0, pairs: Spread = PAIRS):
     return decide(figures, pairs, SIDES, level, least_gain)
 
 
@@ -111,7 +122,7 @@ def test_a_gain_over_pairs_and_documents_is_kept():
 def test_pairs_that_gain_nothing_leave_the_difference_of_all_runs_of_both_sides():
     figures = GAIN._replace(pairs_sd=0.02, pairs_mean=-0.01)
 
-    decision = answer(figures, pairs=EMPTY)
+    decision = answer(figures, pairs=UNKNOWN)
 
     se = 0.01 * math.sqrt(1 / 5 + 1 / 12)
     assert decision.measured.method == "sides"
@@ -125,7 +136,7 @@ def test_a_candidate_far_wider_than_the_others_is_judged_by_its_own_spread():
     decision = answer(figures)
 
     se = math.sqrt(0.1**2 / 5 + 0.01**2 / 12)
-    assert decision.has_wide_candidate
+    assert decision.candidate.is_wide
     assert decision.has_wide_pairs
     assert decision.p == pytest.approx(stats.t.cdf(-0.05 / (0.1 / math.sqrt(5)), 4), rel=1e-6)
     assert decision.measured.standard_error < se
@@ -143,7 +154,7 @@ def test_a_candidate_far_wider_than_the_others_is_judged_by_its_own_spread():
     ],
 )
 def test_what_is_not_shown_is_not_kept(figures):
-    pairs = EMPTY if not figures.pairs_sd else PAIRS
+    pairs = UNKNOWN if not figures.pairs_sd else PAIRS
 
     assert answer(figures, pairs=pairs).answer != "keep"
 
@@ -174,6 +185,30 @@ def test_a_gain_that_more_seeds_could_show_is_undecided_and_asks_for_those_of_th
 
 def test_a_gain_that_no_number_of_seeds_could_show_is_rejected():
     assert answer(GAIN._replace(pairs_mean=-0.0001, candidate_mean=1.3499)).answer == "reject"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "fresh", "answer", "more_seeds"),
+    [(5, BETTER, "keep", 0), (5, WORSE, "undecided", 7), (12, WORSE, "reject", 0)],
+)
+def test_a_change_is_kept_if_it_is_better_with_a_fresh_seed_too(seeds, fresh, answer, more_seeds):
+    judged = judge([], PAIR, GAIN._replace(seeds=seeds), fresh)
+
+    assert (judged.decision.answer, judged.decision.more_seeds) == (answer, more_seeds)
+    if answer != "keep":
+        assert judged.decision.reason == "not better with seed 12345, which nobody had run"
+
+
+def test_a_fresh_pair_agrees_with_the_others_if_it_is_in_the_interval_that_predicts_it():
+    decision = answer(GAIN)
+    half = stats.t.ppf(0.995, 8) * 0.003 * math.sqrt(1 + 1 / 5)
+
+    for difference, expected in (
+        (-0.05 + 0.99 * half, True),
+        (-0.05 + 1.01 * half, False),
+        (-0.05 - 1.01 * half, False),
+    ):
+        assert agrees(decision, GAIN, Fresh(1, 1.0, 1.0 + difference)) == expected
 
 
 def test_the_figures_are_those_of_the_losses():
@@ -222,7 +257,7 @@ def judged_night(count: int = 5) -> list:
         )
         candidate = f"c{number}"
         pair = PAIR._replace(base=base, candidate=candidate, base_tree=base, candidate_tree=candidate)
-        judgements.append(judge(judgements, pair, figures))
+        judgements.append(judge(judgements, pair, figures, BETTER if is_gain else None))
         if judgements[-1].is_kept:
             base = candidate
             base_mean = figures.candidate_mean
@@ -251,25 +286,10 @@ def test_a_subject_with_commas_quotes_and_line_separators_is_one_value(tmp_path)
     assert read.pair == pair
 
 
-EDITS = {
-    "judgement": "7",
-    "seeds": "6",
-    "pairs_mean": "-0.30000000",
-    "pairs_sd": "0.00000100",
-    "documents_high": "0.01000000",
-    "method": "sides",
-    "difference": "-0.30000000",
-    "standard_error": "0.00000100",
-    "degrees_of_freedom": "99",
-    "p": "1e-12",
-    "level": "0.05",
-    "answer": "reject",
-    "more_seeds": "3",
-}
-
-
-@pytest.mark.parametrize(("column", "value"), EDITS.items())
-def test_a_value_that_does_not_follow_from_the_others_is_found(table, column, value):
+@pytest.mark.parametrize(
+    ("column", "value"), [("judgement", "7"), ("pairs_mean", "-0.30000000"), ("level", "0.05"), ("answer", "reject")]
+)
+def test_a_value_that_does_not_follow_from_the_rows_above_is_found(table, column, value):
     lines = table.read_text().splitlines()
     values = lines[2].split(",")
     values[columns().index(column)] = value
@@ -285,7 +305,6 @@ DAMAGES = {
     "another header": lambda text: text.replace("judgement,", "number,", 1),
     "a value too few": lambda text: text.rsplit(",", 1)[0],
     "a number that is none": lambda text: text.replace("1.35000000", "many", 1),
-    "fewer runs of the base": lambda text: text.replace(",5,12,", ",5,4,", 1),
     "a row taken out": lambda text: text.replace(text.splitlines(keepends=True)[1], ""),
 }
 
@@ -304,7 +323,7 @@ def test_noise_is_that_of_the_other_pairs_and_sides_of_the_text_each_counted_onc
     other_text = judge([], PAIR._replace(text="other", candidate_tree="x"), GAIN)
     wide = judge([first, again], PAIR._replace(candidate_tree="w"), GAIN._replace(candidate_sd=0.5))
 
-    pairs, sides = pools_of([first, again, other_text, wide], PAIR._replace(candidate_tree="e"))
+    pairs, sides = spreads_of_others([first, again, other_text, wide], PAIR._replace(candidate_tree="e"))
 
     # Of both judgements of PAIR the one with five seeds counts; the base is counted by the judgement itself.
     assert pairs.degrees_of_freedom == 4
@@ -313,9 +332,44 @@ def test_noise_is_that_of_the_other_pairs_and_sides_of_the_text_each_counted_onc
     assert sides.variance == pytest.approx(GAIN.candidate_sd**2)
 
 
-def test_each_judgement_has_the_level_after_all_before_it():
-    judgements = judged_night(8)
+def test_the_pairs_of_a_wide_candidate_are_no_noise_of_others_although_they_are_not_wide():
+    first = judge([], PAIR, GAIN)
+    wide = judge([first], PAIR._replace(candidate_tree="w"), GAIN._replace(candidate_sd=0.5, pairs_sd=0.004))
 
-    kept = [each.is_kept for each in judgements]
+    pairs, _ = spreads_of_others([first, wide], PAIR._replace(candidate_tree="e"))
+
+    assert wide.decision.candidate.is_wide
+    assert not wide.decision.pairs.is_wide
+    assert pairs.variance == pytest.approx(GAIN.pairs_sd**2)
+
+
+# What raises later levels.
+
+
+def kept(*pairs: tuple[str, str]) -> list[Judgement]:
+    """Return judgements of these bases and candidates, each of which is kept."""
+    judgements: list[Judgement] = []
+    for base, candidate in pairs:
+        pair = PAIR._replace(base_tree=base, candidate_tree=candidate)
+        judgements.append(judge(judgements, pair, GAIN._replace(seeds=12), BETTER))
+    assert all(each.is_kept for each in judgements)
+    return judgements
+
+
+@pytest.mark.parametrize(
+    ("pairs", "earn"),
+    [
+        pytest.param(["ab", "bc", "cd"], [True, True, True], id="each kept change is the next base"),
+        pytest.param(["ab", "ab", "ab"], [True, False, False], id="one pair, judged again"),
+        pytest.param(["ab", "ac", "cd"], [True, False, True], id="two changes to one base"),
+        pytest.param(["ab", "xc", "xd"], [True, False, False], id="a base that was never kept"),
+        pytest.param(["ab", "xc", "cd"], [True, False, False], id="better than a base that was never kept"),
+        pytest.param(["ab", "xa", "ac"], [True, False, False], id="a base that earned, kept again"),
+    ],
+)
+def test_each_base_of_a_night_raises_later_levels_once(pairs, earn):
+    judgements = kept(*pairs)
+
+    assert [each.earns for each in judgements] == earn
     for number, judgement in enumerate(judgements):
-        assert judgement.decision.level == next_level(kept[:number])
+        assert judgement.decision.level == next_level(earn[:number])

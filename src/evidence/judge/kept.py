@@ -5,8 +5,8 @@ each document) and REPOSITORY (the folder in which judge was started).
 """
 
 import hashlib
+import importlib.metadata
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evidence.errors import CandidateCrashed, Forged, RunFailed, WrongInput
-from evidence.intervals import LEAST_DOCUMENTS
+from evidence.errors import CandidateCrashed, EvidenceError, RunFailed, WrongInput
+from evidence.intervals import LEAST_DOCUMENTS, dominating_documents, effective_documents
 from evidence.judge.commits import Commit, environment, own_folder, worktree
 from evidence.runs import LossRun
 from evidence.table import read_losses
 
-STANDARD_ERROR = 2  # its descriptor
+LAST_LINES = 20  # of a run that failed, which are printed
 # Statuses that say nothing about the candidate: a full disk, a lost network, a busy file, a signal.
 OF_THE_MACHINE = (5, 75, *(128 + number for number in (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)))
 
@@ -33,53 +33,54 @@ class Runner(NamedTuple):
     command: tuple[str, ...]
     inputs: tuple[Path, ...] = ()
 
-    @property
-    def key(self) -> str:
-        """Return a hash of the command, wherever its program lies, and of these files."""
-        program, *arguments = self.command
-        words = [Path(program).name, *arguments]
-        content = hashlib.sha256("\0".join(words).encode())
-        for path in self.inputs:
-            content.update(f"\0{path}\0".encode())
-            with open(path, "rb") as file:
-                content.update(hashlib.file_digest(file, "sha256").digest())
-        return content.hexdigest()
+
+def key_of(runner: Runner, commit: Commit) -> str:
+    """Return a hash of all that decides a run but its seed.
+
+    That are the files of the commit, the command, wherever its program lies, the files outside Git, and the Python and
+    the packages that run judge.
+    """
+    program, *arguments = runner.command
+    words = [commit.tree, Path(program).name, *arguments, *python_and_packages()]
+    for path in runner.inputs:
+        with open(path, "rb") as file:
+            words += [str(path), hashlib.file_digest(file, "sha256").hexdigest()]
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+
+
+def python_and_packages() -> list[str]:
+    """Return the implementation and version of Python, and of each installed package."""
+    installed = [f"{each.metadata['Name']}=={each.version}" for each in importlib.metadata.distributions()]
+    return [sys.implementation.name, sys.version, *sorted(installed)]
 
 
 def folder_of(runner: Runner, commit: Commit) -> Path:
-    """Return where the losses of the files of a commit are kept, a table for each seed: SEED-HASH.csv."""
-    return own_folder() / "losses" / f"{commit.tree[:16]}-{runner.key[:16]}"
-
-
-def kept_losses(folder: Path, seed: int) -> LossRun | None:
-    """Return the losses of a seed, None if it has not run. Raise Forged if the table has not the hash in its name."""
-    for path in folder.glob(f"{seed}-*.csv"):
-        if path.name != name_of(path, seed):
-            raise Forged(f"{path}: damaged or edited; remove it, and the same command runs it again")
-        return read_losses(path)
-    return None
-
-
-def name_of(path: Path, seed: int) -> str:
-    """Return the name under which a table is kept."""
-    return f"{seed}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.csv"
+    """Return where the losses of a commit are kept, a table for each seed: SEED.csv."""
+    return own_folder() / "losses" / key_of(runner, commit)
 
 
 def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: bool) -> list[LossRun]:
     """Return the losses of a commit with each of the seeds; those that are missing are run first."""
     folder = folder_of(runner, commit)
-    found = {seed: kept_losses(folder, seed) for seed in seeds}
-    missing = [seed for seed in seeds if found[seed] is None]
+    tables = {seed: folder / f"{seed}.csv" for seed in seeds}
+    missing = [seed for seed in seeds if not tables[seed].exists()]
     if missing:
+        folder.mkdir(parents=True, exist_ok=True)
         with worktree(commit) as checked_out:
             for seed in missing:
-                written = run(runner, commit, seed, checked_out, is_base)
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.move(written, folder / name_of(written, seed))
-                found[seed] = kept_losses(folder, seed)
-    losses = [each for each in found.values() if each is not None]
+                os.replace(run(runner, commit, seed, checked_out, is_base), tables[seed])
+    losses = [read_losses(table) for table in tables.values()]
     reject_ignored_seed(commit, losses, is_base)
     return losses
+
+
+def run_fresh(runner: Runner, commit: Commit, seed: int, is_base: bool) -> LossRun:
+    """Run a commit with a seed in a new worktree, and return its losses, which are not kept."""
+    with worktree(commit) as checked_out:
+        written = run(runner, commit, seed, checked_out, is_base)
+        losses = read_losses(written)
+        written.unlink()
+        return losses
 
 
 def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) -> Path:
@@ -87,43 +88,65 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) 
 
     Raise RunFailed if the machine fails, or the base; CandidateCrashed if the candidate does.
     """
-    what = f"{commit.short} ({commit.subject}) with seed {seed}"
-    print(f"running {what}", file=sys.stderr, flush=True)
-    written = folder.with_name("losses.csv")
+    failure = RunFailed if is_base else CandidateCrashed
+    what = f"the run of {commit.short} ({commit.subject}) with seed {seed}"
+    written = own_folder() / "losses.csv"
+    log = own_folder() / "run.log"
     written.unlink(missing_ok=True)
+    print(f"running {commit.short} ({commit.subject}) with seed {seed}", file=sys.stderr, flush=True)
     variables = environment(SEED=str(seed), LOSSES=str(written), REPOSITORY=os.getcwd())
     try:
-        status = run_to_the_end(runner.command, folder, variables)
+        status = run_to_the_end(runner.command, folder, variables, log)
     except OSError as error:
-        failure = RunFailed if is_base else CandidateCrashed
         remedy = "it must be a program, such as ./train.sh of the commit, or bash with -c for a line of a shell"
-        raise failure(f"the run of {what} cannot start: {runner.command[0]}: {error.strerror}; {remedy}") from None
+        raise failure(f"{what} cannot start: {runner.command[0]}: {error.strerror}; {remedy}") from None
     if status:
-        status = 128 - status if status < 0 else status
-        is_of_machine = is_base or status in OF_THE_MACHINE
-        failure = RunFailed if is_of_machine else CandidateCrashed
-        raise failure(f"the run of {what} ended with status {status}, as said above")
+        if status in OF_THE_MACHINE:
+            failure = RunFailed
+        raise with_log(failure(f"{what} ended with status {status}; its last lines are above, all in {log}"), log)
 
     # The table must be one, of documents enough.
-    failure = RunFailed if is_base else CandidateCrashed
     try:
         losses = read_losses(written)
     except WrongInput as error:
-        raise failure(f"the run of {what} wrote no losses: {error}") from None
-    if len(losses.documents) < LEAST_DOCUMENTS:
-        reason = "because a change must be better over documents, too"
-        found = f"the run of {what} scored {len(losses.documents)} documents"
-        raise failure(f"{found}; it must score at least {LEAST_DOCUMENTS}, {reason}")
+        raise with_log(failure(f"{what} wrote no losses: {error}"), log) from None
+    reject_few_documents(losses, what, failure)
     return written
 
 
-def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, str]) -> int:
+def with_log(failure: EvidenceError, log: Path) -> EvidenceError:
+    """Print the last lines of a run, and return the failure with them as its notes."""
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]:
+        print(line, file=sys.stderr)
+        failure.add_note(line)
+    return failure
+
+
+def reject_few_documents(losses: LossRun, what: str, failure: type[EvidenceError]) -> None:
+    """Raise `failure` if a gain cannot be shown over documents: they are too few, or one has nearly all of the text."""
+    number = len(losses.documents)
+    reason = "because a change must be better over documents, too"
+    if number < LEAST_DOCUMENTS:
+        raise failure(f"{what} scored {number} documents; it must score at least {LEAST_DOCUMENTS}, {reason}")
+    effective = effective_documents(losses.utf8_bytes)
+    if effective < LEAST_DOCUMENTS:
+        longest, fraction = next(iter(dominating_documents(losses.utf8_bytes).items()))
+        found = f"document {losses.name_of_document(longest)} has {100 * fraction:.0f} % of the bytes"
+        counts = f"the {number} count like {effective:.1f} of equal length"
+        raise failure(f"{what}: {found}, so {counts}; cut it into at least {LEAST_DOCUMENTS}, {reason}")
+
+
+def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, str], log: Path) -> int:
     """Run a command in a folder; return its exit status. If this process is asked to end, end all that it started."""
     process = None
     former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=STANDARD_ERROR, start_new_session=True)
-        return process.wait()
+        with open(log, "w") as file:
+            process = subprocess.Popen(
+                command, cwd=folder, env=variables, stdout=file, stderr=file, start_new_session=True
+            )
+        status = process.wait()
+        return 128 - status if status < 0 else status
     except BaseException:
         if process is not None:
             os.killpg(process.pid, signal.SIGTERM)
