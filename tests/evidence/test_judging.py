@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.quality.nights import WORLDS, greedy_night, nights
-from benchmarks.quality.nights import judged_night as judged_night_of
+from benchmarks.quality.nights import WORLDS, judged_night, nights
 from evidence.errors import Forged
 from evidence.judge.decision import LOOKS, MOST_SEEDS, Figures, Fresh, Spread, agrees, decide
 from evidence.judge.judgements import (
@@ -88,21 +87,10 @@ def test_the_levels_are_those_of_lord_plus_plus():
 
 @pytest.mark.parametrize("world", ["small_changes", "unpaired_wide"])
 def test_nights_without_gains_keep_a_false_change_in_at_most_5_percent(world):
-    found = nights(judged_night_of, 15, WORLDS[world])
+    found = nights(judged_night, 15, WORLDS[world])
 
     assert found["nights_with_a_false_one"] <= stats.binom.ppf(0.999, 15, 0.05) / 15
     assert found["kept_gains"] == 0
-
-
-def test_nights_with_gains_find_most_of_them_and_keep_few_false_ones():
-    night = WORLDS["all_changes_wide"]._replace(num_gains=10)
-
-    found = nights(judged_night_of, 10, night)
-    greedy = nights(greedy_night, 10, night)
-
-    assert found["kept_gains"] > 8.5
-    assert found["false_share_of_kept"] < 0.05
-    assert greedy["false_share_of_kept"] > 0.5
 
 
 # Answers.
@@ -168,23 +156,11 @@ def test_a_gain_must_be_larger_than_the_smallest_that_is_worth_keeping():
     assert larger.p > answer(GAIN).p
 
 
-def test_a_change_that_makes_it_worse_is_rejected_however_clear():
-    worse = GAIN._replace(pairs_mean=0.05, candidate_mean=1.4, documents_low=0.03, documents_high=0.07)
-
-    decision = answer(worse, level=0.9)
-
-    assert (decision.answer, decision.reason) == ("reject", "not better")
-
-
 @pytest.mark.parametrize(("seeds", "more"), [(2, 3), (5, 7), (8, 4)])
 def test_a_gain_that_more_seeds_could_show_is_undecided_and_asks_for_those_of_the_next_look(seeds, more):
     decision = answer(GAIN._replace(seeds=seeds, pairs_mean=-0.004, candidate_mean=1.346))
 
     assert (decision.answer, decision.more_seeds) == ("undecided", more)
-
-
-def test_a_gain_that_no_number_of_seeds_could_show_is_rejected():
-    assert answer(GAIN._replace(pairs_mean=-0.0001, candidate_mean=1.3499)).answer == "reject"
 
 
 @pytest.mark.parametrize(
@@ -240,41 +216,36 @@ def test_the_figures_are_those_of_the_losses():
 # The table of judgements.
 
 
-def judged_night(count: int = 5) -> list:
-    """Return judgements of several changes, the second of which is kept."""
-    rng = np.random.default_rng(3)
-    judgements = []
-    base = "base"
-    base_mean = 1.35
-    for number in range(1, count + 1):
-        is_gain = number == 2
-        difference = -0.2 if is_gain else round(float(rng.normal(0, 0.002)), 8)
-        figures = GAIN._replace(
-            base_mean=base_mean,
-            candidate_mean=round(base_mean + difference, 8),
-            pairs_mean=difference,
-            candidate_sd=round(0.01 + number / 10_000, 8),
-        )
-        candidate = f"c{number}"
-        pair = PAIR._replace(base=base, candidate=candidate, base_tree=base, candidate_tree=candidate)
-        judgements.append(judge(judgements, pair, figures, BETTER if is_gain else None))
-        if judgements[-1].is_kept:
-            base = candidate
-            base_mean = figures.candidate_mean
+def kept(*pairs: str) -> list[Judgement]:
+    """Return judgements of the bases and candidates of two letters, each of which is kept."""
+    judgements: list[Judgement] = []
+    for base, candidate in pairs:
+        pair = PAIR._replace(base_tree=base, candidate_tree=candidate)
+        judgements.append(judge(judgements, pair, GAIN._replace(seeds=12), BETTER))
+    assert all(each.is_kept for each in judgements)
     return judgements
 
 
 @pytest.fixture
 def table(tmp_path) -> Path:
-    """A table of five judgements, the second of which kept its change."""
+    """A table of three judgements, the first and last of which kept their change."""
+    judgements = kept("ab")
+    of_few_documents = GAIN._replace(pairs_mean=0.001, documents_low=None, documents_high=None)
+    for figures, fresh in ((of_few_documents, None), (GAIN, BETTER)):
+        pair = PAIR._replace(base_tree="b", candidate_tree=str(figures.pairs_mean))
+        judgements.append(judge(judgements, pair, figures, fresh))
     path = tmp_path / "judgements.csv"
-    write_judgements(judged_night(), path)
+    write_judgements(judgements, path)
+    assert read_judgements(path) == judgements
     return path
 
 
-def test_the_table_is_read_as_it_was_written(table):
-    assert read_judgements(table) == judged_night()
-    assert [each.is_kept for each in judged_night()] == [False, True, False, False, False]
+def test_the_table_is_written_as_it_was_read(table):
+    before = table.read_bytes()
+
+    write_judgements(read_judgements(table), table)
+
+    assert table.read_bytes() == before
 
 
 def test_a_subject_with_commas_quotes_and_line_separators_is_one_value(tmp_path):
@@ -291,9 +262,9 @@ def test_a_subject_with_commas_quotes_and_line_separators_is_one_value(tmp_path)
 )
 def test_a_value_that_does_not_follow_from_the_rows_above_is_found(table, column, value):
     lines = table.read_text().splitlines()
-    values = lines[2].split(",")
+    values = lines[3].split(",")
     values[columns().index(column)] = value
-    lines[2] = ",".join(values)
+    lines[3] = ",".join(values)
     table.write_text("\n".join(lines) + "\n")
 
     with pytest.raises(Forged, match=r"line \d: .*edited; `git restore judgements.csv`"):
@@ -344,16 +315,6 @@ def test_the_pairs_of_a_wide_candidate_are_no_noise_of_others_although_they_are_
 
 
 # What raises later levels.
-
-
-def kept(*pairs: tuple[str, str]) -> list[Judgement]:
-    """Return judgements of these bases and candidates, each of which is kept."""
-    judgements: list[Judgement] = []
-    for base, candidate in pairs:
-        pair = PAIR._replace(base_tree=base, candidate_tree=candidate)
-        judgements.append(judge(judgements, pair, GAIN._replace(seeds=12), BETTER))
-    assert all(each.is_kept for each in judgements)
-    return judgements
 
 
 @pytest.mark.parametrize(

@@ -64,15 +64,11 @@ def workspace(repository, monkeypatch) -> Workspace:
 
 FORGED = [
     "dvc.yaml",
-    "sources.yaml",
     "runtime.yaml",
-    "Makefile",
     "requirements/bits.txt",
-    ".dvc/config",
     "src/numpy.py",
     "src/fetch.py",
     "src/tokenize_split.py",
-    "src/audit.py",
     "src/eval.py",
     "src/__main__.py",
     "src/lm/__init__.py",
@@ -85,7 +81,6 @@ FORGED = [
     "src/lm/model/causality.py",
     "src/evidence/intervals.py",
     "src/tools/judge/run.py",
-    "extras/compress/codec.py",
 ]
 
 
@@ -241,26 +236,6 @@ def test_a_run_has_its_seed_and_the_folders_that_the_worktree_lacks(clone, tmp_p
     assert params["train"]["seed"] == 5
     assert params["local"]["path"] == str(repository / "data/local")
     assert params["train"]["init_from"] == "data/init"
-
-
-def test_parameters_that_are_as_they_must_be_are_not_written(clone):
-    os.utime("params.yaml", (1, 1))
-
-    set_parameters(1, clone)
-
-    assert Path("params.yaml").stat().st_mtime == 1
-
-
-def test_a_run_finds_a_file_of_the_user(clone, tmp_path):
-    own = tmp_path / "repository/own.txt"
-    own.parent.mkdir()
-    own.write_text("not in Git")
-    path = clone / "params.yaml"
-    path.write_text(path.read_text().replace("path: data/local ", "path: own.txt "))
-
-    set_parameters(1, own.parent)
-
-    assert read_yaml("params.yaml")["local"]["path"] == str(own)
 
 
 def test_compiled_loops_are_those_of_the_repository(clone, tmp_path):
