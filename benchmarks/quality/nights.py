@@ -4,7 +4,7 @@ A night tries 100 changes, one after the other, each against the best so far. Lo
 noise of seeds. Every judgement is that of `evidence judge`, by its own code. The base keeps its runs for all judgements
 of a night, so these depend on each other. Runs of both sides with the same seed correlate; a wide candidate has a
 larger spread, and no correlation. That a fresh pair disagrees with the others, which happens to 1 % of honest ones, is
-not simulated: such a change is judged again.
+not simulated: another seed is drawn.
 
 The rules of others: the greedy one runs each change once, and keeps it if its loss is the lowest. Three others run
 three seeds: the mean must be lower in 95 % of bootstrap resamples (two more seeds only if the first one is lower than

@@ -277,6 +277,13 @@ def test_data_that_changed_since_the_base_ran_is_noticed(night):
     assert "new runs disagree with kept ones" in message
 
 
+def test_a_fresh_seed_that_disagrees_by_chance_is_followed_by_another(night, monkeypatch):
+    answers = iter([False, True])
+    monkeypatch.setattr(night_module, "agrees", lambda *_: next(answers))
+
+    assert judge()[0] == 0
+
+
 def test_a_kept_change_that_is_judged_again_raises_levels_once(night, capsys):
     for gain in ("0", "0.001", "0.002"):
         judge("HEAD~1", "--least-gain", gain)

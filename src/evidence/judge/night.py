@@ -99,6 +99,8 @@ def judge_once(
     judged = judge(former, pair, figures)
     if judged.is_kept:
         fresh = fresh_runs(runner, base, candidate, of_base[0])
+        if not agrees(judged.decision, figures, fresh):  # one in a hundred honest ones, so try another seed
+            fresh = fresh_runs(runner, base, candidate, of_base[0])
         if not agrees(judged.decision, figures, fresh):
             found = f"{fresh.difference:+.4f} with seed {fresh.seed}, {figures.pairs_mean:+.4f} in kept runs"
             folders = f"{folder_of(runner, base)} and {folder_of(runner, candidate)}"
