@@ -195,12 +195,12 @@ def parse(row: list[str], where: str) -> tuple[Pair, Figures, Fresh | None]:
     if len(row) != len(columns()):
         raise Forged(f"{where}: {len(row)} values; there must be {len(columns())}; {RESTORE}")
     values: dict[str, Any] = dict(zip(columns(), row, strict=True))
-    numbers = [*Pair._fields[-2:], *Figures._fields, *FRESH]
     try:
-        for name in numbers:
-            text = values[name]
-            is_unknown = not text and name in MAY_BE_EMPTY
-            values[name] = None if is_unknown else int(text) if name in WHOLE else float(text)
+        for name in ("first_seed", "least_gain", *Figures._fields, *FRESH):
+            if not values[name] and name in MAY_BE_EMPTY:
+                values[name] = None
+            else:
+                values[name] = int(values[name]) if name in WHOLE else float(values[name])
     except ValueError as error:
         raise Forged(f"{where}: {error}; {RESTORE}") from None
     pair = Pair(*(values[name] for name in Pair._fields))
