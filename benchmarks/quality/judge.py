@@ -7,7 +7,7 @@
 
 import argparse
 
-from quality.nights import GAINS, TRIES, WORLDS, Night, greedy_night, judged_night, nights
+from quality.nights import GAINS, RIVALS, TRIES, WORLDS, Night, judged_night, nights
 from result import RESULTS, write_result
 
 GAINS_OF = {"no_gains": (0, 0.0), "gains_of_1_sd": (GAINS, 1.0), "gains_of_2_sd": (GAINS, 2.0)}
@@ -16,17 +16,17 @@ WITH_SMALL_GAINS = ("small_changes", "all_changes", "unpaired")
 
 
 def main() -> None:
-    """Simulate nights without and with real gains in each world, by the judge and by the greedy rule."""
+    """Simulate nights without and with real gains: by the judge in each world, by rivals where nothing correlates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nights", type=int, default=2000)
     count = parser.parse_args().nights
-    found = {"judge": {}, "greedy": {}}
-    for world, night in WORLDS.items():
-        for rule, judged in {"judge": judged_night, "greedy": greedy_night}.items():
-            if rule == "judge" or world == "small_changes":
-                found[rule][world] = simulate(judged, count, world, night)
-                print(rule, world, found[rule][world], flush=True)
-                write_result(RESULTS / "judge.json", tries=TRIES, gains=GAINS, nights=count, **found)
+    found = {"judge": {}, "rivals": {}}
+    tasks = [("judge", world, judged_night, world) for world in WORLDS]
+    tasks += [("rivals", name, rule, "unpaired") for name, rule in RIVALS.items()]
+    for kind, name, rule, world in tasks:
+        found[kind][name] = simulate(rule, count, world, WORLDS[world])
+        print(kind, name, found[kind][name], flush=True)
+        write_result(RESULTS / "judge.json", tries=TRIES, gains=GAINS, nights=count, **found)
 
 
 def simulate(rule, count: int, world: str, night: Night) -> dict[str, dict[str, float]]:

@@ -5,20 +5,22 @@ The trainer writes losses of 30 documents from its seed in milliseconds.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evidence.command import main
 from evidence.errors import EvidenceError
-from evidence.judge import cli
+from evidence.judge import cli, kept
+from evidence.judge import night as night_module
+from evidence.judge.commits import own_folder, read_commit
 from evidence.judge.judgements import columns
 from evidence.judge.night import only_judge
-from evidence.judge.repository import own_folder
-from evidence.judge.runs import Runner
 from support import ROOT
 
 TRAINER = """
@@ -35,7 +37,9 @@ with open(os.environ["LOSSES"], "w") as file:
         loss = 1 + shared - GAIN + own.gauss(0, 0.002) + random.Random(document).gauss(0, 0.1)
         print(f"{document},{100 * loss},{100 + document}", file=file)
 """
-STATUS = {"reject": 1, "keep": 0, "undecided": 3}
+# The command in a process of its own.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+EVIDENCE = [sys.executable, "-m", "evidence"]
 
 
 def git(*words: str) -> str:
@@ -60,6 +64,7 @@ def change(old: str, new: str, message: str = "") -> None:
 def night(tmp_path, monkeypatch):
     """A repository with a trainer, and a second commit that is better by 0.02 nats a byte, as the working directory."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(night_module, "FRESH_SEEDS", [77])  # of each hundred others, one would be far from the pairs
     git("init", "--quiet", "--initial-branch", "main")
     git("config", "user.name", "t")
     git("config", "user.email", "t@localhost")
@@ -86,31 +91,31 @@ def rows() -> list[dict[str, str]]:
 
 
 def test_a_gain_is_kept_after_as_few_seeds_as_show_it(night, capsys):
-    status, _ = judge("HEAD~1", "--go-on")
+    status, _ = judge()
 
     printed = capsys.readouterr()
     assert status == 0
-    assert [(row["seeds"], row["base_seeds"], row["answer"]) for row in rows()] == [
-        ("2", "5", "undecided"),
-        ("5", "12", "keep"),
+    assert [(row["seeds"], row["base_seeds"], row["fresh_seed"], row["answer"]) for row in rows()] == [
+        ("2", "5", "", "undecided"),
+        ("5", "12", "77", "keep"),
     ]
-    assert printed.err.count("running") == 12 + 5
+    assert printed.err.count("running") == 12 + 5 + 2
     assert "at most 10 runs follow" in printed.err
     difference = float(rows()[-1]["difference"])
     assert difference < 0
     assert f"{-difference:.4f} bits per byte better than" in printed.out
 
 
-def test_an_undecided_judgement_prints_the_command_that_goes_on(night, capsys):
-    Path("data.bin").write_text("data")
+def test_options_reach_the_runs_the_row_and_the_line_that_says_how_to_go_on(night, capsys):
+    change("seed = int", 'open(os.environ["REPOSITORY"] + "/.git/seeds", "a").write(os.environ["SEED"])\nseed = int')
 
-    status, _ = judge("HEAD~1", "--input", "data.bin", "--first-seed", "3", "--least-gain", "0.001")
+    status, _ = judge("HEAD~1", "--first-seed", "3", "--least-gain", "0.001", "--seeds", "2")
 
-    command = capsys.readouterr().out.splitlines()[-1].partition("go on: evidence judge ")[2]
+    (row,) = rows()
     assert status == 3
-    assert "--seeds 5" in command
-    assert f"--run '{sys.executable} train.py'" in command
-    assert command.endswith("--fixed score.py --input data.bin --first-seed 3 --least-gain 0.001")
+    assert Path(".git/seeds").read_text() == "34"
+    assert (row["first_seed"], row["least_gain"], row["seeds"]) == ("3", "0.00100000", "2")
+    assert capsys.readouterr().out.endswith("go on: the same command with --seeds 5\n")
 
 
 def test_the_same_judgement_runs_nothing_and_adds_no_row(night, capsys):
@@ -121,10 +126,10 @@ def test_the_same_judgement_runs_nothing_and_adds_no_row(night, capsys):
     printed = capsys.readouterr()
     assert first == again
     assert json.loads(printed.out) == document
-    assert printed.err == ""
-    assert len(rows()) == 1
-    assert set(document) == {"schema", "reason", *columns()}
-    assert document["change"] == "A gain"
+    assert "running" not in printed.err
+    assert len(rows()) == 2
+    assert set(document) == {"schema", "earns", "reason", *columns()}
+    assert (document["change"], document["earns"]) == ("A gain", True)
 
 
 def test_a_change_that_was_undone_has_run(night, capsys):
@@ -140,14 +145,40 @@ def test_a_change_that_was_undone_has_run(night, capsys):
     assert "Undo it" not in printed.err
 
 
-def test_uncommitted_changes_are_judged_and_the_index_stays(night):
+def test_uncommitted_changes_are_judged_by_name_and_the_index_stays(night):
     change("GAIN = 0.02", "GAIN = 0.04")
-    before = git("status", "--porcelain")
+    for name in ("a", "b", "c"):
+        Path(f"{name}.txt").write_text(name)
 
-    judge("HEAD")
+    judge("HEAD", "--seeds", "2")
 
-    assert rows()[0]["change"] == "uncommitted changes"
-    assert git("status", "--porcelain", "--", "train.py", "score.py") == before
+    assert Path("judgements.csv").read_text().count('"uncommitted: a.txt, b.txt, c.txt and 1 more"') == 1
+    assert git("diff", "--cached", "--name-only") == ""
+
+
+def test_the_file_that_the_output_goes_to_is_no_change(night):
+    with open("out.txt", "w") as file:
+        command = [*EVIDENCE, "judge", "HEAD", "--run", "true"]
+        done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+    assert done.returncode == 2
+    assert "nothing differs" in done.stderr
+
+
+def test_a_project_in_a_subfolder_of_its_repository(night, monkeypatch):
+    Path("project").mkdir()
+    for name in ("train.py", "score.py"):
+        git("mv", name, f"project/{name}")
+    commit("Into a folder")
+    monkeypatch.chdir("project")
+    change("GAIN = 0.02", "GAIN = 0.04", "More")
+
+    assert judge("HEAD~1", "--seeds", "2")[0] == 3
+
+    Path("score.py").write_text("# others are scored alike\n")
+    status, message = judge()
+    assert status == 4
+    assert "score.py differs from" in message
 
 
 def test_a_base_that_is_older_than_the_last_committed_row(night):
@@ -155,26 +186,26 @@ def test_a_base_that_is_older_than_the_last_committed_row(night):
     commit("The row")
     change("GAIN = 0.02", "GAIN = 0.03", "More")
 
-    assert judge("HEAD~3")[0] in STATUS.values()
+    assert judge("HEAD~3")[0] == 0
 
 
 def test_what_stays_of_a_run_is_its_table(night):
     judge()
 
-    kept = own_folder()
-    assert sorted(path.name for path in kept.iterdir()) == ["lock", "losses"]
-    assert sum(path.stat().st_size for path in kept.rglob("*.csv")) < 7 * 2000
+    folder = own_folder()
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "losses", "run.log"]
+    assert sum(path.stat().st_size for path in folder.rglob("*.csv")) < 17 * 2000
     assert "evidence" not in git("worktree", "list")
 
 
 def test_a_moved_repository_runs_nothing_again(night, tmp_path, monkeypatch, capsys):
-    judge()
+    judge("HEAD~1", "--seeds", "2")
     moved = tmp_path.with_name(f"{tmp_path.name}-moved")
     tmp_path.rename(moved)
     monkeypatch.chdir(moved)
     capsys.readouterr()
 
-    assert judge()[0] == 3
+    assert judge("HEAD~1", "--seeds", "2")[0] == 3
     assert "running" not in capsys.readouterr().err
 
 
@@ -183,19 +214,132 @@ def test_a_killed_judge_leaves_nothing_that_stops_the_next_one(night):
     git("worktree", "add", "--detach", str(folder), "HEAD")
     (folder / "half.txt").write_text("written")
 
-    assert judge()[0] == 3
+    assert judge("HEAD~1", "--seeds", "2")[0] == 3
 
 
-def test_files_outside_git_that_decide_a_run_count(night, capsys):
+@pytest.mark.parametrize("changed", ["the input", "a package", "nothing"])
+def test_a_run_counts_as_long_as_its_inputs_and_packages_stay(night, monkeypatch, capsys, changed):
     text = Path(".git/text")
     text.write_text("one")
-    judge("HEAD~1", "--input", str(text))
-    text.write_text("two")
+    judge("HEAD~1", "--input", str(text), "--seeds", "2")
     capsys.readouterr()
 
-    judge("HEAD~1", "--input", str(text))
+    if changed == "the input":
+        text.write_text("two")
+    if changed == "a package":
+        monkeypatch.setattr(kept, "python_and_packages", lambda: ["torch==3"])
+    judge("HEAD~1", "--input", str(text), "--seeds", "2")
 
-    assert capsys.readouterr().err.count("running") == 7
+    assert capsys.readouterr().err.count("running") == (0 if changed == "nothing" else 7)
+
+
+def test_the_key_of_a_run_has_its_command_but_not_where_the_program_lies(night):
+    base = read_commit("HEAD", cli.LEFT_OUT)
+
+    def key_of(*command: str) -> str:
+        return kept.key_of(kept.Runner(command), base)
+
+    assert key_of("/here/python", "train.py") == key_of("/there/python", "train.py")
+    assert key_of("/here/python", "train.py") != key_of("/here/python", "other.py")
+    assert f"numpy=={np.__version__}" in kept.python_and_packages()
+
+
+# What would keep a change that is no gain.
+
+
+def test_losses_that_another_run_left_for_a_change_are_not_believed_without_a_new_run(night):
+    """A run may write tables for the next commit."""
+    judge()
+    runner = kept.Runner((sys.executable, "train.py"))
+    of_gain = kept.folder_of(runner, read_commit("HEAD", cli.LEFT_OUT))
+    change("GAIN = 0.02", "GAIN = 0.001", "Hardly a gain")
+    shutil.copytree(of_gain, kept.folder_of(runner, read_commit("HEAD", cli.LEFT_OUT)))
+
+    status, message = judge("HEAD~2")
+
+    assert status == 5
+    assert "new runs disagree with kept ones" in message
+    assert [row["answer"] for row in rows()] == ["undecided", "keep", "undecided"]
+
+
+def test_data_that_changed_since_the_base_ran_is_noticed(night):
+    data = Path(".git/data")
+    data.write_text("0")
+    change("GAIN = 0.02", "GAIN = 0.02 + float(open(os.environ['REPOSITORY'] + '/.git/data').read())", "Data")
+    change("100 * loss", "100.0 * loss", "Nothing")
+    judge()
+    data.write_text("0.03")
+    change("100.0 * loss", "100.00 * loss", "Nothing again")
+
+    status, message = judge("HEAD~2")
+
+    assert status == 5
+    assert "new runs disagree with kept ones" in message
+
+
+def test_a_fresh_seed_that_disagrees_by_chance_is_followed_by_another(night, monkeypatch):
+    answers = iter([False, True])
+    monkeypatch.setattr(night_module, "agrees", lambda *_: next(answers))
+
+    assert judge()[0] == 0
+
+
+def test_a_kept_change_that_is_judged_again_raises_levels_once(night, capsys):
+    for gain in ("0", "0.001", "0.002"):
+        judge("HEAD~1", "--least-gain", gain)
+
+    levels = [float(row["level"]) for row in rows()]
+    assert [row["answer"] for row in rows()] == ["undecided", "keep"] * 3
+    assert levels[2] > levels[1]
+    assert levels[5] < levels[4] < levels[3] < levels[2]
+    assert capsys.readouterr().out.count("it raises no later level") == 2
+
+
+def test_a_commit_is_read_as_it_is_although_git_replaces_it(night):
+    base = git("rev-parse", "HEAD")
+    change("GAIN = 0.02", "GAIN = -0.3", "Worse")
+    worse = git("rev-parse", "HEAD")
+    git("reset", "--quiet", "--hard", base)
+    git("replace", base, worse)
+    change("100 * loss", "100.0 * loss", "Nothing")
+
+    judge(base)
+
+    assert float(rows()[0]["difference"]) == 0
+
+
+def test_hooks_do_not_run(night):
+    judge("HEAD~1", "--seeds", "2")
+    before = Path("judgements.csv").read_text()
+    shutil.rmtree(own_folder())
+    Path("judgements.csv").unlink()
+    hook = Path(".git/hooks/post-checkout")
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nsed -i 's/100/90/' train.py\n")
+    hook.chmod(0o755)
+
+    judge("HEAD~1", "--seeds", "2")
+
+    assert Path("judgements.csv").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["csv.py", "numpy/__init__.py", "lib/json.py"])
+def test_a_new_file_that_shadows_a_module_is_refused(night, name):
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("# what score.py would import\n")
+
+    status, message = judge()
+
+    assert status == 4
+    assert f"{name} would be imported in place of the module" in message
+
+
+def test_a_module_of_a_package_shadows_nothing(night):
+    Path("model").mkdir()
+    for name in ("__init__", "csv"):
+        Path(f"model/{name}.py").write_text("")
+
+    assert judge("HEAD~1", "--seeds", "2")[0] == 3
 
 
 # What is no judgement.
@@ -206,6 +350,12 @@ CANDIDATES = {
     "a loss is nan": ("100 * loss", "float('nan')", 6, "nats is nan"),
     "a document is scored twice": ("in range(30)", "in [*range(30), 0]", 6, "has document 0 twice"),
     "other documents": ("in range(30)", "in range(29)", 6, "scored other documents"),
+    "one long document": (
+        "{100 * loss},{100 + document}",
+        "{(size := 100_000 if document == 7 else 100) * loss},{size}",
+        6,
+        "document 7 has 97 % of the bytes, so the 30 count like 1.1 of equal length",
+    ),
     "three documents": ("in range(30)", "in range(3)", 6, "scored 3 documents; it must score at least 4"),
     "documents of another size": ("100 + document", "99 + document", 6, "scored other documents"),
     "the seed is ignored": ('int(os.environ["SEED"])', "1", 6, "ignores SEED"),
@@ -234,14 +384,14 @@ def test_a_program_reads_what_is_no_judgement(night, capsys):
     other = json.loads(capsys.readouterr().out)
 
     assert (document["answer"], document["exit_status"], document["reason"]) == ("crashed", *crashed)
+    assert document["log"][-1] == "ModuleNotFoundError: No module named 'nothing'"
     assert (other["answer"], other["exit_status"], other["reason"]) == ("none", *nothing)
 
 
 def test_a_judge_that_is_asked_to_end_ends_the_run_with_all_that_it_started(night, tmp_path):
     started = tmp_path.with_name(f"{tmp_path.name}-started")
     runner = f"sh -c 'sleep 60 & echo $! > {started}; wait'"
-    command = [sys.executable, "-m", "evidence", "judge", "HEAD~1", "--run", runner]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    process = subprocess.Popen([*EVIDENCE, "judge", "HEAD~1", "--run", runner], env=ENVIRONMENT)
     while not (started.exists() and started.read_text().strip()):
         time.sleep(0.02)
 
@@ -296,7 +446,7 @@ def test_a_second_judge_is_told_that_the_first_one_works(night):
     [
         ("HEAD", [], "nothing differs"),
         ("nonsense", [], "nonsense is not a Git revision"),
-        ("HEAD~1", ["--seeds", "1"], "--seeds is 1"),
+        ("HEAD~1", ["--seeds", "1"], "--seeds is 1; it must be from 2 to 12"),
         ("HEAD~1", ["--least-gain", "-1"], "--least-gain is -1"),
         ("HEAD~1", ["--fixed", "scores.py"], "--fixed is scores.py, which"),
         ("HEAD~1", ["--input", "none.bin"], "--input is none.bin; it must be a file"),
@@ -335,35 +485,9 @@ def test_a_fixed_file_may_not_change_however_it_is_hidden(night, hide):
     assert "score.py differs from" in message
 
 
-# What is kept.
-
-
-def test_an_edited_table_of_losses_is_refused(night):
-    judge()
-    path = next(own_folder().rglob("1-*.csv"))
-    path.write_text(path.read_text().replace("0,", "0,1", 1))
-
-    status, message = judge("HEAD~1", "--seeds", "5")
-
-    assert status == 4
-    assert "damaged or edited; remove it" in message
-
-
-def test_the_key_of_a_runner_holds_what_decides_its_losses_and_not_where_the_program_lies(tmp_path):
-    text = tmp_path / "text"
-    text.write_text("a")
-    key = Runner(("/here/python", "train.py"), (text,)).key
-
-    assert Runner(("/there/python", "train.py"), (text,)).key == key
-    assert Runner(("/here/python", "other.py"), (text,)).key != key
-    assert Runner(("/here/python", "train.py")).key != key
-    text.write_text("b")
-    assert Runner(("/here/python", "train.py"), (text,)).key != key
-
-
 def test_the_command_evidence_judges_and_says_what_is_wrong(night, capsys):
-    kept = main(["judge", "HEAD~1", "--run", f"{sys.executable} train.py", "--go-on"])
+    better = main(["judge", "HEAD~1", "--run", f"{sys.executable} train.py"])
     wrong = main(["judge", "HEAD", "--run", "true"])
 
-    assert (kept, wrong) == (0, 2)
+    assert (better, wrong) == (0, 2)
     assert "error: nothing differs from" in capsys.readouterr().err

@@ -183,19 +183,6 @@ def test_fast_numerics_may_differ_a_little_from_the_row(tmp_path, monkeypatch):
         tool.record_look(near, tool.TOLERANCES["exact"])
 
 
-def test_a_look_is_recorded_before_it_is_printed(run, monkeypatch):
-    rows_at_printing = []
-
-    def text_of(*_) -> str:
-        rows_at_printing.append(len(read_test_reads(TEST_READS)))
-        return ""
-
-    monkeypatch.setattr(tool, "to_text", text_of)
-    tool.main([])
-
-    assert rows_at_printing == [1]
-
-
 def test_a_full_disk_hides_the_score(run, monkeypatch, capsys):
     def fail(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -275,13 +262,6 @@ def test_a_damaged_or_missing_test_split_is_refused(run, capsys):
 
     change_json(MANIFEST, test=read_json(MANIFEST)["test"] | {"sha256": sha256_file(TEST)})
     refuse(capsys, 3, "data/raw/test.parquet: not a whole parquet file")
-
-
-def test_too_short_a_text_for_a_window_is_refused(run, capsys):
-    change_params(Path(), {f"{SPLIT}.test_documents": 1, "train.seq_len": 64})
-    run_stages(["fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "train"])
-
-    refuse(capsys, 3, "data/raw/test.parquet:", "one window of train.seq_len needs 65")
 
 
 def test_a_model_of_unknown_text_is_warned_of(run, capsys):

@@ -1,12 +1,13 @@
 """Judge a change: is the workspace better than BASE, after all that was tried before?
 
     evidence judge HEAD~1 --run ./train.sh
-    evidence judge best --run "python train.py" --fixed validate.py --go-on --json
+    evidence judge best --run "python train.py" --fixed validate.py --json
 
-It runs both sides with the same seeds, each in a worktree of its commit. The command finds the seed in the variable
-SEED and writes a CSV file to the path in LOSSES: document, nats, utf8_bytes. What ran before is kept. Exit status:
-0 keep, 1 reject, 3 undecided, 6 the candidate crashed; another one is no judgement. Each judgement is a row of
-judgements.csv, and the level at which the next one keeps a change follows from the rows before.
+It runs both sides with the same seeds, each in a worktree of its commit, until it is decided: 7 to 26 runs, of which
+those of the base serve all changes to it. The command finds the seed in the variable SEED and writes a CSV file to the
+path in LOSSES: document, nats, utf8_bytes. What ran before is kept. Exit status: 0 keep, 1 reject, 3 undecided, 6 the
+candidate crashed; another one is no judgement. Each judgement is a row of judgements.csv, and the level at which the
+next one keeps a change follows from the rows before.
 """
 
 import argparse
@@ -17,13 +18,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from evidence.errors import CandidateCrashed, EvidenceError, WrongInput
-from evidence.judge.decision import LOOKS
+from evidence.judge.commits import commit_of_workspace, read_commit, reject_absent, reject_changed
+from evidence.judge.decision import LOOKS, MOST_SEEDS
 from evidence.judge.judgements import JUDGEMENTS, Judgement, read_judgements
+from evidence.judge.kept import Runner
 from evidence.judge.night import judge_candidate, only_judge
-from evidence.judge.repository import commit_of_workspace, read_commit, reject_absent, reject_changed
-from evidence.judge.runs import Runner
 
-SCHEMA = "reprolm.judge/2"
+SCHEMA = "reprolm.judge/3"
 STATUS = {"keep": 0, "reject": 1, "undecided": 3}
 LEFT_OUT = (str(JUDGEMENTS),)
 
@@ -31,8 +32,7 @@ LEFT_OUT = (str(JUDGEMENTS),)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that every judge has."""
     parser.add_argument("base", metavar="BASE", help="the Git revision to be better than, such as HEAD~1")
-    parser.add_argument("--seeds", type=int, default=LOOKS[0], help=f"seeds of the candidate ({LOOKS[0]})")
-    parser.add_argument("--go-on", action="store_true", help="run the further seeds until it is decided")
+    parser.add_argument("--seeds", type=int, default=MOST_SEEDS, help=f"most seeds of the candidate ({MOST_SEEDS})")
     parser.add_argument(
         "--least-gain", type=float, default=0.0, metavar="BITS", help="keep only a larger gain in bits per byte (0)"
     )
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def reject_wrong_arguments(args: argparse.Namespace) -> None:
     """Raise WrongInput for numbers that cannot be."""
-    if args.seeds < 2:
-        raise WrongInput(f"--seeds is {args.seeds}; it must be at least 2, because one run does not show its noise")
+    if not LOOKS[0] <= args.seeds <= MOST_SEEDS:
+        raise WrongInput(f"--seeds is {args.seeds}; it must be from {LOOKS[0]} to {MOST_SEEDS}")
     if args.least_gain < 0:
         raise WrongInput(f"--least-gain is {args.least_gain:g}; it must be at least 0")
 
@@ -53,7 +53,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "evidence judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
-    parser.add_argument("--run", required=True, metavar="COMMAND", help="program and arguments, no line of a shell")
+    parser.add_argument("--run", required=True, metavar="COMMAND", help="program and arguments, run without a shell")
     parser.add_argument("--first-seed", type=int, default=1, metavar="SEED", help="seeds count from here (1)")
     parser.add_argument(
         "--fixed", action="append", default=[], metavar="PATH", help="file or folder that a candidate may not change"
@@ -69,26 +69,8 @@ def main(argv: list[str]) -> int:
     args = parse(argv)
     with failure_as_json(args.json):
         judged = judge(args)
-    print_judgement(judged, args.json, command_to_go_on(args))
+    print_judgement(judged, args.json)
     return STATUS[judged.decision.answer]
-
-
-def command_to_go_on(args: argparse.Namespace) -> str:
-    """Return the command that goes on, with places for {base} and {seeds}."""
-    words = ["--run", args.run]
-    for path in args.fixed:
-        words += ["--fixed", path]
-    for path in args.input:
-        words += ["--input", str(path)]
-    if args.first_seed != 1:
-        words += ["--first-seed", str(args.first_seed)]
-    options = shlex.join(words).replace("{", "{{").replace("}", "}}")
-    return f"evidence judge {{base}} --seeds {{seeds}} {options}{least_gain_of(args)}"
-
-
-def least_gain_of(args: argparse.Namespace) -> str:
-    """Return the option --least-gain as it was given, "" by default."""
-    return f" --least-gain {args.least_gain}" if args.least_gain else ""
 
 
 def judge(args: argparse.Namespace) -> Judgement:
@@ -101,9 +83,7 @@ def judge(args: argparse.Namespace) -> Judgement:
         candidate = commit_of_workspace(LEFT_OUT)
         reject_absent(base, args.fixed)
         reject_changed(base, candidate, may_change=(), fixed=args.fixed)
-        return judge_candidate(
-            runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain, args.go_on
-        )
+        return judge_candidate(runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain)
 
 
 def read_runner(run: str, inputs: list[Path]) -> Runner:
@@ -128,41 +108,49 @@ def failure_as_json(is_asked: bool) -> Iterator[None]:
     except EvidenceError as error:
         if is_asked:
             answer = "crashed" if isinstance(error, CandidateCrashed) else "none"
-            failure = {"schema": SCHEMA, "answer": answer, "exit_status": error.exit_code, "reason": str(error)}
+            failure = {
+                "schema": SCHEMA,
+                "answer": answer,
+                "exit_status": error.exit_code,
+                "reason": str(error),
+                "log": getattr(error, "__notes__", []),
+            }
             print(json.dumps(failure, indent=2))
         raise
 
 
-def print_judgement(judged: Judgement, as_json: bool, command: str) -> None:
-    """Print a judgement; `command` with its {base} and {seeds} goes on with more seeds."""
+def print_judgement(judged: Judgement, as_json: bool) -> None:
+    """Print a judgement."""
     if as_json:
-        document = {"schema": SCHEMA, **judged.as_dict(), "reason": judged.decision.reason}
-        print(json.dumps(document, indent=2))
+        more = {"earns": judged.earns, "reason": judged.decision.reason}
+        print(json.dumps({"schema": SCHEMA, **judged.as_dict(), **more}, indent=2))
     else:
-        print(text_of(judged, command))
+        print(text_of(judged))
 
 
-def text_of(judged: Judgement, command: str) -> str:
+def text_of(judged: Judgement) -> str:
     """Return a judgement for a person."""
     pair = judged.pair
     figures = judged.figures
     decision = judged.decision
     measured = decision.measured
     direction = "better" if measured.difference < 0 else "worse"
-    more = f": {decision.more_seeds} more seeds" if decision.more_seeds else ""
-    means = {"pairs": f"mean of {figures.seeds} pairs of equal seeds", "sides": "difference of the means"}
     lines = [
-        f"{decision.answer}{more} ({decision.reason})",
+        f"{decision.answer} ({decision.reason})",
         f"  {pair.candidate[:10]} ({pair.change}) is {abs(measured.difference):.4f} bits per byte {direction} than "
-        f"{pair.base[:10]}: {means[measured.method]}, standard error {measured.standard_error:.4f}",
+        f"{pair.base[:10]}, by {measured.method}: standard error {measured.standard_error:.4f}",
         f"  {figures.candidate_mean:.4f} over {figures.seeds} seeds, {figures.base_mean:.4f} over "
         f"{figures.base_seeds} of the base",
         f"  over documents: {interval(figures.documents_low, figures.documents_high)}",
         f"  p {decision.p:.2g}, level of judgement {judged.number}: {decision.level:.2g}",
     ]
+    if judged.fresh:
+        fresh = judged.fresh
+        lines.append(f"  seed {fresh.seed}, which nobody had run: {fresh.candidate:.4f}, {fresh.base:.4f} of the base")
+    if judged.is_kept and not judged.earns:
+        lines.append(f"  it raises no later level: {pair.base[:10]} did so before, or is no base of this night")
     if decision.more_seeds:
-        seeds = figures.seeds + decision.more_seeds
-        lines.append(f"  go on: {command.format(base=pair.base[:10], seeds=seeds)}")
+        lines.append(f"  go on: the same command with --seeds {figures.seeds + decision.more_seeds}")
     return "\n".join(lines)
 
 

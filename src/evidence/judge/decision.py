@@ -9,12 +9,16 @@ A few runs tell little about their own spread, so the variance is moderated: it 
 night's other pairs, or sides, which counts as a few degrees of freedom (Smyth 2004, Statistical Applications in
 Genetics and Molecular Biology 3, with a fixed weight). One that is far wider than the others (F test) is
 judged by its own spread alone, and does not widen the noise of others.
+
+A change that is about to be kept is run once more with a seed that nobody ran. These runs enter no mean and no p: they
+must be better, too, and agree with the pairs.
 """
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from scipy.special import fdtrc, stdtr
+from scipy.special import fdtrc, stdtr, stdtrit
 
 LOOKS = (2, 5, 12)  # seeds of the candidate after which a judgement may end
 KEEP_FROM = 5  # seeds; fewer may say that a change is worth more runs, not that it is better
@@ -22,6 +26,7 @@ MOST_SEEDS = LOOKS[-1]
 WIDE = 0.02  # the level of the F test by which a spread is far wider than the others
 MOST_POOLED = {"pairs": 4, "sides": 16}  # degrees of freedom as which the spread of the others counts at most
 HOPE = 0.7  # standard errors by which the true gain may be larger than the measured one
+AGREE = 0.99  # how often honest runs with another seed agree with the pairs
 DIGITS = 8  # after the point, of the figures that are recorded and from which the answer follows
 
 
@@ -48,27 +53,24 @@ class Figures(NamedTuple):
         return self.candidate_mean - self.base_mean
 
 
-class Pool(NamedTuple):
-    """The spread of a night's other pairs, or sides: a pooled variance and its degrees of freedom; 0 if none."""
+class Fresh(NamedTuple):
+    """The losses of both sides with a seed that nobody ran before."""
 
-    variance: float
-    degrees_of_freedom: int
+    seed: int
+    base: float
+    candidate: float
 
-    def joined(self, sd: float, seeds: int) -> "Pool":
-        """Add the standard deviation of one more side with `seeds` runs, as an analysis of variance pools them."""
-        df = self.degrees_of_freedom + seeds - 1
-        return Pool((self.variance * self.degrees_of_freedom + sd**2 * (seeds - 1)) / df, df)
-
-
-EMPTY = Pool(0.0, 0)
+    @property
+    def difference(self) -> float:
+        return self.candidate - self.base
 
 
 class Spread(NamedTuple):
-    """A variance over seeds and its degrees of freedom, after the others were taken into account."""
+    """A variance over seeds, or over pairs, and its degrees of freedom; both are 0 if nothing is known."""
 
     variance: float
     degrees_of_freedom: float
-    is_wide: bool  # far wider than the others, which then do not count
+    is_wide: bool = False  # far wider than the others of the night
 
 
 class Measured(NamedTuple):
@@ -89,31 +91,46 @@ class Decision(NamedTuple):
     answer: str  # keep, reject or undecided
     more_seeds: int  # of the candidate, that an undecided judgement asks for
     reason: str
-    has_wide_pairs: bool
-    has_wide_candidate: bool
+    pairs: Spread
+    candidate: Spread
+
+    @property
+    def has_wide_pairs(self) -> bool:
+        """Return whether the pairs say nothing about the noise of others."""
+        return self.pairs.is_wide or self.candidate.is_wide
 
 
-def moderated(sd: float, seeds: int, pool: Pool, most_pooled: int) -> Spread:
-    """Return a variance between that of `seeds` values with deviation `sd` and that of the pool."""
-    own = sd**2
-    df = seeds - 1
-    if pool.variance:
-        is_wide = bool(fdtrc(df, pool.degrees_of_freedom, own / pool.variance) < WIDE)
-        if is_wide:
-            return Spread(own, df, True)
-    weight = min(most_pooled, pool.degrees_of_freedom)
-    return Spread((weight * pool.variance + df * own) / (weight + df), weight + df, False)
+def spread_of(sd: float, number: int, is_wide: bool = False) -> Spread:
+    """Return the spread of `number` values with a standard deviation."""
+    return Spread(sd**2, number - 1, is_wide)
 
 
-def measure(figures: Figures, pairs: Pool, sides: Pool) -> tuple[Measured, Spread, Spread]:
+def pooled(spreads: Iterable[Spread]) -> Spread:
+    """Return one spread of several, as an analysis of variance pools them; those that are far wider do not count."""
+    counted = [each for each in spreads if not each.is_wide]
+    df = sum(each.degrees_of_freedom for each in counted)
+    sum_of_squares = sum(each.variance * each.degrees_of_freedom for each in counted)
+    return Spread(sum_of_squares / df if df else 0.0, df)
+
+
+def moderated(own: Spread, others: Spread, most: int) -> Spread:
+    """Return a spread between its own and that of the others, which counts as at most `most` degrees of freedom."""
+    if others.variance:
+        ratio = own.variance / others.variance
+        if fdtrc(own.degrees_of_freedom, others.degrees_of_freedom, ratio) < WIDE:
+            return own._replace(is_wide=True)
+    return pooled([own, others._replace(degrees_of_freedom=min(most, others.degrees_of_freedom))])
+
+
+def measure(figures: Figures, pairs: Spread, sides: Spread) -> tuple[Measured, Spread, Spread]:
     """Return the difference with the smaller standard error, and the spreads of the pairs and of the candidate."""
     seeds = figures.seeds
-    of_pairs = moderated(figures.pairs_sd, seeds, pairs, MOST_POOLED["pairs"])
-    of_base = moderated(figures.base_sd, figures.base_seeds, sides, MOST_POOLED["sides"])
+    base = spread_of(figures.base_sd, figures.base_seeds)
+    of_pairs = moderated(spread_of(figures.pairs_sd, seeds), pairs, MOST_POOLED["pairs"])
+    of_base = moderated(base, sides, MOST_POOLED["sides"])
 
     # The base is one of the sides that the candidate is like, or far wider than.
-    with_base = sides.joined(figures.base_sd, figures.base_seeds)
-    of_candidate = moderated(figures.candidate_sd, seeds, with_base, MOST_POOLED["sides"])
+    of_candidate = moderated(spread_of(figures.candidate_sd, seeds), pooled([sides, base]), MOST_POOLED["sides"])
 
     # Take the difference that is known better.
     by_pairs = Measured("pairs", figures.pairs_mean, math.sqrt(of_pairs.variance / seeds), of_pairs.degrees_of_freedom)
@@ -135,25 +152,23 @@ def p_of(measured: Measured, least_gain: float) -> float:
     return float(stdtr(measured.degrees_of_freedom, beyond / measured.standard_error))
 
 
-def decide(figures: Figures, pairs: Pool, sides: Pool, level: float, least_gain: float = 0.0) -> Decision:
+def decide(figures: Figures, pairs: Spread, sides: Spread, level: float, least_gain: float = 0.0) -> Decision:
     """Return the answer to the figures of a judgement at its level; a gain must be larger than `least_gain`."""
     measured, of_pairs, of_candidate = measure(figures, pairs, sides)
     p = p_of(measured, least_gain)
-    wide = (of_pairs.is_wide or of_candidate.is_wide, of_candidate.is_wide)
     over_documents = figures.documents_high is not None and figures.documents_high < 0
+    answer = "reject"
+    more_seeds = 0
 
-    # Keep what is better over seeds and over documents.
+    # Keep what is better over seeds and over documents. Ask for more seeds where they could still show a gain.
     if p <= level and over_documents and figures.seeds >= KEEP_FROM:
-        return Decision(measured, p, level, "keep", 0, "better over seeds and over documents", *wide)
-
-    # Ask for more seeds where they could still show a gain.
-    if could_be_shown(figures, measured, level, least_gain):
-        seeds = next(look for look in LOOKS if look > figures.seeds)
+        answer = "keep"
+        reason = "better over seeds and over documents"
+    elif could_be_shown(figures, measured, level, least_gain):
+        answer = "undecided"
         reason = f"{MOST_SEEDS} seeds could show such a gain"
-        return Decision(measured, p, level, "undecided", seeds - figures.seeds, reason, *wide)
-
-    # Reject the rest.
-    if measured.difference >= 0:
+        more_seeds = seeds_to_next_look(figures.seeds)
+    elif measured.difference >= 0:
         reason = "not better"
     elif measured.difference >= -least_gain:
         reason = f"a smaller gain than {least_gain:g}"
@@ -161,7 +176,30 @@ def decide(figures: Figures, pairs: Pool, sides: Pool, level: float, least_gain:
         reason = "better over seeds, not shown over documents"
     else:
         reason = "no larger than noise"
-    return Decision(measured, p, level, "reject", 0, reason, *wide)
+    return Decision(measured, p, level, answer, more_seeds, reason, of_pairs, of_candidate)
+
+
+def seeds_to_next_look(seeds: int) -> int:
+    """Return how many seeds are missing until the next look; 0 after the last one."""
+    return next((look - seeds for look in LOOKS if look > seeds), 0)
+
+
+def confirm(decision: Decision, seeds: int, fresh: Fresh) -> Decision:
+    """Return the decision to keep a change after `seeds` if it is better with a fresh seed, too; else another one."""
+    if fresh.difference < 0:
+        return decision
+    more_seeds = seeds_to_next_look(seeds)
+    answer = "undecided" if more_seeds else "reject"
+    reason = f"not better with seed {fresh.seed}, which nobody had run"
+    return decision._replace(answer=answer, more_seeds=more_seeds, reason=reason)
+
+
+def agrees(decision: Decision, figures: Figures, fresh: Fresh) -> bool:
+    """Return whether a fresh pair may be one more of the pairs: it is in the interval that predicts the next one."""
+    spread = decision.pairs
+    t = float(stdtrit(spread.degrees_of_freedom, (1 + AGREE) / 2))
+    widest = t * math.sqrt(spread.variance * (1 + 1 / figures.seeds))
+    return abs(fresh.difference - figures.pairs_mean) <= widest
 
 
 def could_be_shown(figures: Figures, measured: Measured, level: float, least_gain: float) -> bool:

@@ -3,17 +3,31 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evidence.errors import Forged
-from evidence.judge.decision import DIGITS, EMPTY, Decision, Figures, Pool, decide
+from evidence.judge.decision import (
+    DIGITS,
+    Decision,
+    Figures,
+    Fresh,
+    Measured,
+    Spread,
+    confirm,
+    decide,
+    pooled,
+    spread_of,
+)
 from evidence.judge.levels import next_level
 
 JUDGEMENTS = Path("judgements.csv")
 RESTORE = f"`git restore {JUDGEMENTS}` brings the committed file back"
 CONFLICT = "<<<<<<< "
+FRESH = ("fresh_seed", "fresh_base", "fresh_candidate")
+WHOLE = ("first_seed", "seeds", "base_seeds", "fresh_seed")
+MAY_BE_EMPTY = ("documents_low", "documents_high", *FRESH)
 
 
 class Pair(NamedTuple):
@@ -36,6 +50,8 @@ class Judgement(NamedTuple):
     pair: Pair
     figures: Figures
     decision: Decision
+    fresh: Fresh | None  # of a change that was about to be kept
+    earns: bool  # whether it raises the levels after it
 
     @property
     def is_kept(self) -> bool:
@@ -51,71 +67,74 @@ class Judgement(NamedTuple):
 
     def as_dict(self) -> dict[str, object]:
         """Return the columns of the row by name."""
-        measured = self.decision.measured
         return {
             "judgement": self.number,
             **self.pair._asdict(),
             **self.figures._asdict(),
-            **measured._asdict(),
+            **self.decision.measured._asdict(),
             "p": self.decision.p,
             "level": self.decision.level,
+            **dict(zip(FRESH, self.fresh or [None, None, None], strict=True)),
             "answer": self.decision.answer,
             "more_seeds": self.decision.more_seeds,
         }
 
 
-class Side(NamedTuple):
-    """The standard deviation of one side, or of pairs, and whether it is far wider than the others."""
-
-    sd: float
-    seeds: int
-    is_wide: bool
-
-
-def judge(former: Sequence[Judgement], pair: Pair, figures: Figures) -> Judgement:
-    """Return the judgement that follows on `former`."""
-    pairs, sides = pools_of(former, pair)
-    level = next_level([each.is_kept for each in former])
-    return Judgement(len(former) + 1, pair, figures, decide(figures, pairs, sides, level, pair.least_gain))
+def judge(former: Sequence[Judgement], pair: Pair, figures: Figures, fresh: Fresh | None = None) -> Judgement:
+    """Return the judgement that follows on `former`; `fresh` may confirm a change that is about to be kept."""
+    pairs, sides = spreads_of_others(former, pair)
+    level = next_level([each.earns for each in former])
+    decision = decide(figures, pairs, sides, level, pair.least_gain)
+    if fresh and decision.answer == "keep":
+        decision = confirm(decision, figures.seeds, fresh)
+    earns = decision.answer == "keep" and may_earn(former, pair)
+    return Judgement(len(former) + 1, pair, figures, decision, fresh, earns)
 
 
-def pools_of(former: Sequence[Judgement], pair: Pair) -> tuple[Pool, Pool]:
+def may_earn(former: Sequence[Judgement], pair: Pair) -> bool:
+    """Return whether a change that is kept raises later levels.
+
+    Each base does so once: the first one that was judged on this text, and each change that was kept since. A change is
+    soon better than a base that is known to be bad, and kept again as often as it is judged again.
+    """
+    of_text = [each for each in former if each.pair.text == pair.text]
+    bases = {of_text[0].pair.base_tree if of_text else pair.base_tree}
+    for each in of_text:
+        if each.is_kept and each.pair.base_tree in bases:
+            bases.add(each.pair.candidate_tree)
+    have_earned = {each.pair.base_tree for each in of_text if each.earns}
+    return pair.base_tree in bases - have_earned
+
+
+def spreads_of_others(former: Sequence[Judgement], pair: Pair) -> tuple[Spread, Spread]:
     """Return the spread of the other pairs, and that of the other sides, in the judgements of this text.
 
     Of each the judgement with the most seeds counts, and none that is far wider than the others.
     """
-    pairs: dict[tuple[str, str], Side] = {}
-    sides: dict[str, Side] = {}
+    pairs: dict[tuple[str, str], Spread] = {}
+    sides: dict[str, Spread] = {}
     for judged in former:
-        if judged.pair.text == pair.text:
-            figures = judged.figures
-            base = judged.pair.base_tree
-            candidate = judged.pair.candidate_tree
-            of_base = Side(figures.base_sd, figures.base_seeds, False)
-            of_candidate = Side(figures.candidate_sd, figures.seeds, judged.decision.has_wide_candidate)
-            pairs[base, candidate] = Side(figures.pairs_sd, figures.seeds, judged.decision.has_wide_pairs)
-            for tree, side in ((base, of_base), (candidate, of_candidate)):
-                if tree not in sides or sides[tree].seeds <= side.seeds:
-                    sides[tree] = side
+        if judged.pair.text != pair.text:
+            continue
+        figures = judged.figures
+        base = judged.pair.base_tree
+        candidate = judged.pair.candidate_tree
+        pairs[base, candidate] = spread_of(figures.pairs_sd, figures.seeds, judged.decision.has_wide_pairs)
+        of_base = spread_of(figures.base_sd, figures.base_seeds)
+        of_candidate = spread_of(figures.candidate_sd, figures.seeds, judged.decision.candidate.is_wide)
+        for tree, side in ((base, of_base), (candidate, of_candidate)):
+            if tree not in sides or sides[tree].degrees_of_freedom <= side.degrees_of_freedom:
+                sides[tree] = side
     pairs.pop((pair.base_tree, pair.candidate_tree), None)
     for tree in (pair.base_tree, pair.candidate_tree):
         sides.pop(tree, None)
-    return pool_of(pairs.values()), pool_of(sides.values())
-
-
-def pool_of(sides: Iterable[Side]) -> Pool:
-    """Return the pool of those that are not too wide."""
-    pool = EMPTY
-    for side in sides:
-        if not side.is_wide:
-            pool = pool.joined(side.sd, side.seeds)
-    return pool
+    return pooled(pairs.values()), pooled(sides.values())
 
 
 def columns() -> list[str]:
     """Return the names of the columns."""
-    decided = ["method", "difference", "standard_error", "degrees_of_freedom", "p", "level", "answer", "more_seeds"]
-    return ["judgement", *Pair._fields, *Figures._fields, *decided]
+    decided = ["p", "level", *FRESH, "answer", "more_seeds"]
+    return ["judgement", *Pair._fields, *Figures._fields, *Measured._fields, *decided]
 
 
 def written(value: object) -> str:
@@ -165,52 +184,29 @@ def read_judgements(path: Path = JUDGEMENTS) -> list[Judgement]:
 
     judgements: list[Judgement] = []
     for line, row in enumerate(rows[1:], start=2):
-        pair, figures = parse(row, f"{path}: line {line}")
-        judgement = judge(judgements, pair, figures)
+        judgement = judge(judgements, *parse(row, f"{path}: line {line}"))
         reject_difference(row, row_of(judgement), f"{path}: line {line}", "the rows above and its own figures")
         judgements.append(judgement)
     return judgements
 
 
-def parse(row: list[str], where: str) -> tuple[Pair, Figures]:
-    """Return what a row judged and its figures; Forged if a value is missing or of another type."""
+def parse(row: list[str], where: str) -> tuple[Pair, Figures, Fresh | None]:
+    """Return what a row judged, its figures and its fresh runs; Forged if a value is missing or of another type."""
     if len(row) != len(columns()):
         raise Forged(f"{where}: {len(row)} values; there must be {len(columns())}; {RESTORE}")
-    texts = dict(zip(columns(), row, strict=True))
+    values: dict[str, Any] = dict(zip(columns(), row, strict=True))
     try:
-        pair = Pair(
-            base=texts["base"],
-            candidate=texts["candidate"],
-            base_tree=texts["base_tree"],
-            candidate_tree=texts["candidate_tree"],
-            change=texts["change"],
-            text=texts["text"],
-            first_seed=int(texts["first_seed"]),
-            least_gain=float(texts["least_gain"]),
-        )
-        figures = Figures(
-            seeds=int(texts["seeds"]),
-            base_seeds=int(texts["base_seeds"]),
-            base_mean=float(texts["base_mean"]),
-            candidate_mean=float(texts["candidate_mean"]),
-            pairs_mean=float(texts["pairs_mean"]),
-            base_sd=float(texts["base_sd"]),
-            candidate_sd=float(texts["candidate_sd"]),
-            pairs_sd=float(texts["pairs_sd"]),
-            documents_low=number_or_none(texts["documents_low"]),
-            documents_high=number_or_none(texts["documents_high"]),
-        )
+        for name in ("first_seed", "least_gain", *Figures._fields, *FRESH):
+            if not values[name] and name in MAY_BE_EMPTY:
+                values[name] = None
+            else:
+                values[name] = int(values[name]) if name in WHOLE else float(values[name])
     except ValueError as error:
         raise Forged(f"{where}: {error}; {RESTORE}") from None
-    if not 2 <= figures.seeds <= figures.base_seeds:
-        found = f"seeds is {figures.seeds} and base_seeds {figures.base_seeds}"
-        raise Forged(f"{where}: {found}; there must be 2 or more, and the base must have as many; {RESTORE}")
-    return pair, figures
-
-
-def number_or_none(text: str) -> float | None:
-    """Return the number in a column that may be empty."""
-    return float(text) if text else None
+    pair = Pair(*(values[name] for name in Pair._fields))
+    figures = Figures(*(values[name] for name in Figures._fields))
+    fresh = Fresh(*(values[name] for name in FRESH))
+    return pair, figures, fresh if values["fresh_seed"] else None
 
 
 def reject_difference(recorded: list[str], found: list[str], where: str, source: str) -> None:

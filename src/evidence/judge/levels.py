@@ -24,12 +24,12 @@ def share(number: int) -> float:
     return EXPECTED_TRIES / ((EXPECTED_TRIES + number - 1) * (EXPECTED_TRIES + number))
 
 
-def next_level(kept: Sequence[bool]) -> float:
-    """Return the level of the judgement after these; `kept` says of each whether it kept its change."""
-    number = len(kept) + 1
+def next_level(earned: Sequence[bool]) -> float:
+    """Return the level of the judgement after these; `earned` says of each whether it raises later levels."""
+    number = len(earned) + 1
     level = FIRST_RATE * share(number)
-    kept_numbers = [i for i, is_kept in enumerate(kept, start=1) if is_kept]
-    for order, kept_number in enumerate(kept_numbers):
-        earned = FALSE_RATE - FIRST_RATE if order == 0 else FALSE_RATE
-        level += earned * share(number - kept_number)
+    earning = [i for i, earns in enumerate(earned, start=1) if earns]
+    for order, earning_number in enumerate(earning):
+        rate = FALSE_RATE - FIRST_RATE if order == 0 else FALSE_RATE
+        level += rate * share(number - earning_number)
     return level

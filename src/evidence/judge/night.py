@@ -3,14 +3,17 @@
 import contextlib
 import fcntl
 import hashlib
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from evidence.errors import Busy, CandidateCrashed, WrongInput
+from evidence.errors import Busy, CandidateCrashed, RunFailed, WrongInput
 from evidence.intervals import ratio_interval
-from evidence.judge.decision import DIGITS, LOOKS, MOST_SEEDS, Figures
+from evidence.judge.commits import Commit, own_folder, reject_shadowing
+from evidence.judge.decision import DIGITS, LOOKS, MOST_SEEDS, Figures, Fresh, agrees
 from evidence.judge.judgements import (
     JUDGEMENTS,
     Judgement,
@@ -20,10 +23,10 @@ from evidence.judge.judgements import (
     row_of,
     write_judgements,
 )
-from evidence.judge.repository import Commit, own_folder
-from evidence.judge.runs import Runner, losses_of
+from evidence.judge.kept import Runner, folder_of, losses_of, run_fresh
 from evidence.runs import Run
 
+FRESH_SEEDS = range(10_000, 2**31)  # far from those that people choose
 RESAMPLES = 1999
 RESAMPLING_SEED = 1
 
@@ -46,23 +49,24 @@ def judge_candidate(
     base: Commit,
     candidate: Commit,
     former: list[Judgement],
-    num_seeds: int = LOOKS[0],
+    most_seeds: int = MOST_SEEDS,
     first_seed: int = 1,
     least_gain: float = 0.0,
-    go_on: bool = False,
 ) -> Judgement:
-    """Judge a candidate with `num_seeds`, with `go_on` again with more until it is decided; record each judgement."""
+    """Judge a candidate with more and more seeds until it is decided, or has `most_seeds`; record each judgement."""
     if base.tree == candidate.tree:
         raise WrongInput(f"nothing differs from {base.short}; change something, or name an earlier commit as base")
+    reject_shadowing(base, candidate)
+    num_seeds = min(LOOKS[0], most_seeds)
     while True:
         judged = judge_once(runner, base, candidate, former, num_seeds, first_seed, least_gain)
         decision = judged.decision
-        if not (go_on and decision.more_seeds):
+        next_seeds = min(num_seeds + decision.more_seeds, most_seeds)
+        if next_seeds == num_seeds:
             return judged
-        more_of_base = seeds_of_base(num_seeds + decision.more_seeds) - seeds_of_base(num_seeds)
-        follow = f"at most {decision.more_seeds + more_of_base} runs follow"
-        print(f"judgement {judged.number}: {decision.reason}; {follow}", file=sys.stderr)
-        num_seeds += decision.more_seeds
+        missing = next_seeds - num_seeds + seeds_of_base(next_seeds) - seeds_of_base(num_seeds)
+        print(f"judgement {judged.number}: {decision.reason}; at most {missing} runs follow", file=sys.stderr)
+        num_seeds = next_seeds
 
 
 def judge_once(
@@ -75,32 +79,50 @@ def judge_once(
     least_gain: float,
 ) -> Judgement:
     """Return the judgement with these seeds, and record it; one that is recorded must have the same figures."""
-    # A change that was judged is judged again with the seeds of its row.
-    own = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", first_seed, least_gain)
-    recorded = next((each for each in former if each.is_of(own, num_seeds)), None)
-    base_seeds = recorded.figures.base_seeds if recorded else seeds_of_base(num_seeds)
-
     # Run what is missing.
-    of_base = losses_of(runner, base, range(first_seed, first_seed + base_seeds), is_base=True)
+    of_base = losses_of(runner, base, range(first_seed, first_seed + seeds_of_base(num_seeds)), is_base=True)
     of_candidate = losses_of(runner, candidate, range(first_seed, first_seed + num_seeds), is_base=False)
-    reject_other_documents(base, candidate, of_base, of_candidate)
-    pair = own._replace(text=hash_of_text(of_base[0]))
+    reject_other_documents(base, candidate, [*of_base, *of_candidate])
     figures = figures_of(of_base, of_candidate)
+    text = hash_of_text(of_base[0])
+    pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, text, first_seed, least_gain)
 
+    # A change that was judged before has its row.
+    recorded = next((each for each in former if each.is_of(pair, num_seeds)), None)
     if recorded:
-        again = judge(former[: recorded.number - 1], recorded.pair._replace(text=pair.text), figures)
+        again = judge(former[: recorded.number - 1], recorded.pair._replace(text=text), figures, recorded.fresh)
         where = f"{JUDGEMENTS}: judgement {recorded.number}"
         reject_difference(row_of(recorded), row_of(again), where, "its runs")
         return recorded
+
+    # One that is about to be kept must be better with a seed that nobody ran, too.
     judged = judge(former, pair, figures)
+    if judged.is_kept:
+        fresh = fresh_runs(runner, base, candidate, of_base[0])
+        if not agrees(judged.decision, figures, fresh):  # one in a hundred honest ones, so try another seed
+            fresh = fresh_runs(runner, base, candidate, of_base[0])
+        if not agrees(judged.decision, figures, fresh):
+            found = f"{fresh.difference:+.4f} with seed {fresh.seed}, {figures.pairs_mean:+.4f} in kept runs"
+            folders = f"{folder_of(runner, base)} and {folder_of(runner, candidate)}"
+            raise RunFailed(f"new runs disagree with kept ones: {found}; remove {folders}, and judge again")
+        judged = judge(former, pair, figures, fresh)
     former.append(judged)
     write_judgements(former)
     return judged
 
 
+def fresh_runs(runner: Runner, base: Commit, candidate: Commit, kept: Run) -> Fresh:
+    """Run both sides with a seed at random, and return their losses on the documents of the kept runs."""
+    seed = secrets.choice(FRESH_SEEDS)
+    of_base = run_fresh(runner, base, seed, is_base=True)
+    of_candidate = run_fresh(runner, candidate, seed, is_base=False)
+    reject_other_documents(base, candidate, [kept, of_base, of_candidate])
+    return Fresh(seed, rounded(of_base.score), rounded(of_candidate.score))
+
+
 def seeds_of_base(num_seeds: int) -> int:
     """Return how many runs of the base such a judgement has; all candidates share them."""
-    return LOOKS[1] if num_seeds < LOOKS[1] else max(MOST_SEEDS, num_seeds)
+    return LOOKS[1] if num_seeds < LOOKS[1] else MOST_SEEDS
 
 
 def hash_of_text(losses: Run) -> str:
@@ -110,30 +132,26 @@ def hash_of_text(losses: Run) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def reject_other_documents(base: Commit, candidate: Commit, a: Sequence[Run], b: Sequence[Run]) -> None:
+def reject_other_documents(base: Commit, candidate: Commit, runs: Sequence[Run]) -> None:
     """Raise CandidateCrashed unless all runs scored the same documents."""
-    first = a[0]
-    for losses in (*a, *b):
-        if losses.documents != first.documents or not np.array_equal(losses.sizes, first.sizes):
-            raise CandidateCrashed(f"{candidate.short} and {base.short} scored other documents")
+    if len({hash_of_text(losses) for losses in runs}) > 1:
+        raise CandidateCrashed(f"{candidate.short} and {base.short} scored other documents")
 
 
 def figures_of(of_base: Sequence[Run], of_candidate: Sequence[Run]) -> Figures:
     """Return the figures of two sides whose first runs have equal seeds, in bits per byte."""
-    seeds = len(of_candidate)
     base = np.array([losses.score for losses in of_base])
     candidate = np.array([losses.score for losses in of_candidate])
-    pairs = candidate - base[:seeds]
+    pairs = candidate - base[: len(candidate)]
 
     # Over documents: the mean over the pairs, of each document.
     of_documents = []
     for a, b in zip(of_base, of_candidate, strict=False):
         of_documents.append(b.values - a.values)
-    bits = np.mean(of_documents, axis=0)
     rng = np.random.default_rng(RESAMPLING_SEED)
-    documents = ratio_interval(bits, of_base[0].sizes, rng, resamples=RESAMPLES)
+    documents = ratio_interval(np.mean(of_documents, axis=0), of_base[0].sizes, rng, resamples=RESAMPLES)
     return Figures(
-        seeds=seeds,
+        seeds=len(candidate),
         base_seeds=len(base),
         base_mean=rounded(base.mean()),
         candidate_mean=rounded(candidate.mean()),
@@ -141,11 +159,11 @@ def figures_of(of_base: Sequence[Run], of_candidate: Sequence[Run]) -> Figures:
         base_sd=rounded(base.std(ddof=1)),
         candidate_sd=rounded(candidate.std(ddof=1)),
         pairs_sd=rounded(pairs.std(ddof=1)),
-        documents_low=None if documents.low is None else rounded(documents.low),
-        documents_high=None if documents.high is None else rounded(documents.high),
+        documents_low=rounded(documents.low),
+        documents_high=rounded(documents.high),
     )
 
 
-def rounded(value: float) -> float:
-    """Return a figure with the digits that judgements.csv keeps."""
-    return round(float(value), DIGITS)
+def rounded(value: Any) -> Any:
+    """Return a figure with the digits that judgements.csv keeps, None for None."""
+    return None if value is None else round(float(value), DIGITS)

@@ -1,12 +1,12 @@
 """Judge a change: is the workspace better than BASE, after all that was tried before?
 
     python src judge HEAD~1
-    python src judge best --go-on --json
+    python src judge best --json
 
 It runs both sides with the same seeds, each in a worktree of its commit, by the code of the base wherever a model is
-scored. A run that was made before is not made again. Exit status: 0 keep, 1 reject, 3 undecided: run it again with more
-seeds, or with --go-on; 6 the candidate crashed; another one is no judgement. Each judgement is a row of judgements.csv,
-and the level at which the next one keeps a change follows from the rows before it.
+scored, until it is decided. A run that was made before is not made again. Exit status: 0 keep, 1 reject, 3 undecided
+after --seeds N, 6 the candidate crashed; another one is no judgement. Each judgement is a row of judgements.csv, and
+the level at which the next one keeps a change follows from the rows before it.
 """
 
 import argparse
@@ -19,14 +19,13 @@ from evidence.judge.cli import (
     STATUS,
     add_arguments,
     failure_as_json,
-    least_gain_of,
     print_judgement,
     reject_wrong_arguments,
 )
+from evidence.judge.commits import Commit, commit_of_workspace, git, read_commit, reject_changed
 from evidence.judge.judgements import Judgement, read_judgements
+from evidence.judge.kept import Runner
 from evidence.judge.night import judge_candidate, only_judge
-from evidence.judge.repository import Commit, commit_of_workspace, git, read_commit, reject_changed
-from evidence.judge.runs import Runner
 from lm.core.errors import UserError, exit_with_status
 from lm.core.params import parse_yaml
 from tools.common.arguments import tool_parser
@@ -45,7 +44,6 @@ MAY_CHANGE = (
     "src/lm/model",
     "src/lm/train",
     "src/lm/tokenizer",
-    "src/lm/exact",
 )
 SCORES = ("src/lm/model/score.py", "src/lm/model/causality.py")
 # Parameters in which both sides must agree, with the reason.
@@ -110,20 +108,19 @@ def judge(args: argparse.Namespace) -> Judgement:
         # Run what is missing, and compare.
         runner = Runner((sys.executable, "src", "judge_run"), files_outside_git(params))
         first_seed = int(str(params[SEED]))
-        return judge_candidate(runner, base, candidate, former, args.seeds, first_seed, args.least_gain, args.go_on)
+        return judge_candidate(runner, base, candidate, former, args.seeds, first_seed, args.least_gain)
 
 
 @exit_with_status
 def main(argv: list[str]) -> int:
     """Judge the workspace against the base; return the exit status of the answer."""
     args = parse(argv)
-    budget = " --any-budget" if args.any_budget else ""
     try:
         with failure_as_json(args.json):
             judged = judge(args)
     except EvidenceError as error:
         raise as_user_error(error) from None
-    print_judgement(judged, args.json, f"python src judge {{base}} --seeds {{seeds}}{budget}{least_gain_of(args)}")
+    print_judgement(judged, args.json)
     return STATUS[judged.decision.answer]
 
 

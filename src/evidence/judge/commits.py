@@ -1,9 +1,12 @@
 """The commits that a judgement compares, and a worktree in which one of them runs."""
 
 import contextlib
+import importlib.machinery
+import importlib.metadata
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,12 +15,12 @@ from typing import NamedTuple
 from evidence.errors import Forged, RunFailed, WrongInput
 
 # By a hook of Git they would name its repository.
-OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
-IDENTITY = {
-    f"GIT_{who}_{what}": value
-    for who in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "judge"), ("EMAIL", "judge@localhost"))
-}
+OF_A_HOOK = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+)
+IDENTITY = ("-c", "user.name=judge", "-c", "user.email=judge@localhost")
+NAMED = 3  # changed files that the name of uncommitted changes lists
 
 
 class Commit(NamedTuple):
@@ -33,15 +36,22 @@ class Commit(NamedTuple):
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the variables of a command of Git: those of this process without those of a hook, and `more`."""
+    """Return the variables of this process without those of a hook of Git, and `more`."""
     own = {name: value for name, value in os.environ.items() if name not in OF_A_HOOK}
     return {**own, "LC_ALL": "C", **more}
 
 
 def git(*words: str, **variables: str) -> str:
-    """Return what a command of Git prints. Raise RunFailed if it fails."""
+    """Return what a command of Git prints. Raise RunFailed if it fails.
+
+    No hook runs, and no commit is read in place of another one (`git replace`).
+    """
     done = subprocess.run(
-        ["git", *words], capture_output=True, encoding="utf-8", errors="surrogateescape", env=environment(**variables)
+        ["git", "-c", "core.hooksPath=/dev/null", *words],
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        env=environment(GIT_NO_REPLACE_OBJECTS="1", GIT_LITERAL_PATHSPECS="1", **variables),
     )
     if done.returncode:
         said = " ".join(done.stderr.split())
@@ -49,26 +59,27 @@ def git(*words: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def exists(revision: str) -> bool:
-    """Return whether Git knows a commit of this name."""
-    words = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
-    return subprocess.run(words, capture_output=True, env=environment()).returncode == 0
-
-
 def read_commit(revision: str, left_out: Sequence[str]) -> Commit:
     """Return the commit that a revision names; files `left_out` decide no run. WrongInput if there is none."""
-    if not exists(revision):
-        raise WrongInput(f"{revision} is not a Git revision; `git log --oneline` and `git branch` list some")
-    found = git("rev-parse", f"{revision}^{{commit}}")
+    try:
+        found = git("rev-parse", "--verify", f"{revision}^{{commit}}")
+    except RunFailed:
+        remedy = "`git log --oneline` and `git branch` list some"
+        raise WrongInput(f"{revision} is not a Git revision; {remedy}") from None
     return Commit(found, tree_of(found, left_out), git("log", "-1", "--format=%s", found))
 
 
 def tree_of(commit: str, left_out: Sequence[str]) -> str:
-    """Return the hash of the files of a commit without those left out: equal for a change that was undone."""
+    """Return the hash of a commit's files in this folder without those left out: equal for a change that was undone."""
     with scratch_index() as index:
         git("read-tree", commit, **index)
         git("rm", "-r", "-f", "--cached", "--quiet", "--ignore-unmatch", "--", *left_out, **index)
-        return git("write-tree", **index)
+        return git("write-tree", f"--prefix={prefix()}", **index)
+
+
+def prefix() -> str:
+    """Return this folder's path in the repository, with a slash at its end; "" for the top folder."""
+    return git("rev-parse", "--show-prefix")
 
 
 @contextlib.contextmanager
@@ -81,31 +92,47 @@ def scratch_index() -> Iterator[dict[str, str]]:
 def commit_of_workspace(left_out: Sequence[str]) -> Commit:
     """Return HEAD, or a commit of the workspace on top of it if they differ in more than what is left out.
 
-    The same files always give the same commit. The branches and the index of Git do not change.
+    The same files always give the same commit. The branches and the index of Git do not change. A file that the output
+    of this command is written to is left out, too.
     """
-    if not exists("HEAD"):
-        raise WrongInput("there is no commit yet; run `git add -A && git commit -m start`")
+    head = read_commit("HEAD", left_out)
     with scratch_index() as index:
         git("read-tree", "HEAD", **index)
         git("add", "--all", **index)
-        git("reset", "--quiet", "HEAD", "--", *left_out, **index)
+        git("reset", "--quiet", "HEAD", "--", *left_out, *files_of_output(), **index)
         tree = git("write-tree", **index)
-    if tree == git("rev-parse", "HEAD^{tree}"):
-        return read_commit("HEAD", left_out)
+    changed = names_in(git("diff-tree", "-r", "-z", "--name-only", "--no-renames", "HEAD", tree))
+    if not changed:
+        return head
+    more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+    message = f"uncommitted: {', '.join(changed[:NAMED])}{more}"
     date = git("log", "-1", "--format=%cI", "HEAD")
     dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-    commit = git("commit-tree", tree, "-p", "HEAD", "-m", "uncommitted changes", **IDENTITY, **dates)
+    commit = git(*IDENTITY, "commit-tree", tree, "-p", "HEAD", "-m", message, **dates)
     return read_commit(commit, left_out)
 
 
-def changed_files(base: Commit, candidate: Commit) -> list[str]:
-    """Return the files that two commits do not share, without those that decide no run."""
-    return names_in(git("diff-tree", "-r", "-z", "--name-only", "--no-renames", base.tree, candidate.tree))
+def files_of_output() -> list[str]:
+    """Return the new files that the standard output and error of this process are written to."""
+    streams = [os.fstat(number) for number in (1, 2)]
+    new = names_in(git("ls-files", "-z", "--others", "--exclude-standard"))
+    return [name for name in new if any(os.path.samestat(os.lstat(name), stream) for stream in streams)]
+
+
+def changed_files(base: Commit, candidate: Commit, kind: str = "ACDMT") -> list[str]:
+    """Return the files that two commits do not share, without those that decide no run; `kind` A: the new ones."""
+    words = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", f"--diff-filter={kind}"]
+    return names_in(git(*words, base.tree, candidate.tree))
 
 
 def names_in(printed: str) -> list[str]:
     """Return the names that Git prints with -z; without it, Git would write letters beyond ASCII as numbers."""
     return printed.rstrip("\0").split("\0") if printed else []
+
+
+def files_of(commit: Commit) -> list[str]:
+    """Return the files of a commit that decide its runs."""
+    return names_in(git("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit.tree))
 
 
 def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], fixed: Sequence[str]) -> None:
@@ -119,9 +146,22 @@ def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], f
             raise Forged(f"{file} differs from {base.short}; it {reason}; judge from a commit that has the new file")
 
 
+def reject_shadowing(base: Commit, candidate: Commit) -> None:
+    """Raise Forged if a new file of the candidate would be imported in place of a module of Python or of a package."""
+    known = sys.stdlib_module_names | importlib.metadata.packages_distributions().keys()
+    packages = {Path(file).parent for file in files_of(candidate) if Path(file).name == "__init__.py"}
+    for file in changed_files(base, candidate, kind="A"):
+        path = Path(file)
+        module = path.parent if path.name == "__init__.py" else path
+        is_code = path.name.endswith(tuple(importlib.machinery.all_suffixes()))
+        if is_code and module.parent not in packages and module.name.split(".")[0] in known:
+            found = f"{file} would be imported in place of the module {module.name.split('.')[0]}"
+            raise Forged(f"{found}, also by code that scores; give it another name")
+
+
 def reject_absent(base: Commit, paths: Sequence[str]) -> None:
     """Raise WrongInput unless the base has a file or a folder at each of the paths."""
-    files = names_in(git("ls-tree", "-r", "-z", "--name-only", "--full-tree", base.hash))
+    files = files_of(base)
     for path in paths:
         if not any(is_below(file, [path]) for file in files):
             raise WrongInput(f"--fixed is {path}, which {base.short} lacks; name a file or a folder of it")
@@ -139,13 +179,13 @@ def own_folder() -> Path:
 
 @contextlib.contextmanager
 def worktree(commit: Commit) -> Iterator[Path]:
-    """Yield a folder with the files of a commit, which is gone at the end; a killed judge leaves it to the next one."""
+    """Yield this folder with the files of a commit, which is gone at the end; a killed judge leaves it to the next."""
     folder = own_folder() / "worktree"
     remove_worktree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     git("worktree", "add", "--quiet", "--force", "--detach", str(folder), commit.hash)
     try:
-        yield folder
+        yield folder / prefix()
     finally:
         remove_worktree(folder)
 
