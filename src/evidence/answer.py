@@ -225,9 +225,7 @@ def describe_noise(group: Group, confidence: float) -> list[str]:
     said = f"`{group.name}`: {spread.sd:.4f} {unit} is the standard deviation over {len(group.runs)} seeds"
     if len(group.runs) < LEAST_SEEDS:
         return [f"{said}, which are too few to conclude from.", seeds]
-    low, high = spread.interval(confidence)
-    mean = group.scores.mean()
-    lines = [f"{said} ({percent_of(confidence)} interval {low:.4f} to {high:.4f}); the mean is {mean:.4f}.", seeds]
+    lines = [f"{said}; the mean is {group.scores.mean():.4f}.", seeds]
     shown = noise_of(group, confidence)
     if shown:
         lines.append(power_sentence(shown, confidence))

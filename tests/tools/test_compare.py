@@ -204,6 +204,7 @@ def test_the_training_of_every_two_runs_of_the_same_seed_is_compared():
     [
         pytest.param({}, "1", "data/raw", id="nothing else"),
         pytest.param(WIDER, "1", "p (none) → 1", id="a parameter"),
+        pytest.param({"p": None}, "1", "p (none) → null", id="no value"),
         pytest.param({}, "2", "src/lm/model", id="code"),
     ],
 )

@@ -17,8 +17,8 @@ def test_parameters_and_inputs_that_differ_are_named_with_both_values():
     rows = what_differs(Group("a", [a], []), Group("b", [b], []), facts_of(a, b))
 
     assert rows == [
-        ("x", 1, "(none)"),
-        ("y", "(none)", None),
+        ("x", "1", "(none)"),
+        ("y", "(none)", "null"),
         ("file", "0123456789", "f" * 10),
     ]
 
@@ -31,7 +31,7 @@ def test_the_seed_differs_only_between_single_runs():
     of_single_runs = what_differs(Group("a", [a], []), Group("b", [b], []), facts_of(a, b))
     of_two_and_one = what_differs(Group("a", [a, again], []), Group("b", [b], []), facts_of(a, b))
 
-    assert of_single_runs == [("train.seed", 1, 2)]
+    assert of_single_runs == [("train.seed", "1", "2")]
     assert of_two_and_one == []
 
 

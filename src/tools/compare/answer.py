@@ -9,7 +9,7 @@ from evidence.runs import Group
 from tools.common.parameters import Difference as Changed
 from tools.common.paths import RAW, TOKENIZER, TRAIN
 from tools.common.run import Facts
-from tools.compare.facts import different_inputs, different_parameters, notes_of
+from tools.compare.facts import as_in_yaml, different_inputs, different_parameters, notes_of
 
 NAMED = 4  # things that differ
 MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of the paths of what stages make
@@ -30,7 +30,9 @@ def difference_line(found: Difference, facts: Mapping[str, Facts]) -> str:
 
     What stages made from other parameters or code differs too, and is named only if nothing else differs.
     """
-    texts = [f"{name} {of_a} → {of_b}" for name, of_a, of_b in different_parameters(found.a, found.b, facts)]
+    texts = []
+    for name, of_a, of_b in different_parameters(found.a, found.b, facts):
+        texts.append(f"{name} {as_in_yaml(of_a)} → {as_in_yaml(of_b)}")
     made = []
     for path, files, *_ in different_inputs(found.a, found.b, facts):
         names = [f"{path}/{file}" for file in files] or [path]
@@ -89,5 +91,6 @@ def made_by(baseline: Group, origin: Origin) -> str:
     """Return which code and parameters the baseline has; what the others change is in their sentences."""
     named = ", ".join(origin.commits)
     commits = f"commit {named}" if len(origin.commits) == 1 else f"commits {named}"
-    changes = ", ".join(f"{each.name} {each.now} instead of {each.committed}" for each in origin.changes)
+    texts = [f"{each.name} {as_in_yaml(each.now)} instead of {as_in_yaml(each.committed)}" for each in origin.changes]
+    changes = ", ".join(texts)
     return f"Code and parameters: {commits}{f'; `{baseline.name}` has {changes}' if changes else ''}."

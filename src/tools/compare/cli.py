@@ -48,6 +48,7 @@ from tools.common.reports import previews
 from tools.common.revision import WORKSPACE, Revision, experiment_names, is_pattern, matching, unfinished
 from tools.common.run import SEED, Facts, read_runs
 from tools.compare.answer import Origin, cite, groups_to_extend, summary
+from tools.compare.facts import as_in_yaml
 from tools.compare.record import record
 from tools.compare.report import document_table, report
 from tools.compare.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
@@ -201,7 +202,9 @@ def unrun_parameters(names: list[str]) -> str:
     """Return a warning if the workspace is compared, and the files here have other parameters than its run; or ""."""
     if WORKSPACE not in names:
         return ""
-    changed = [f"{each.name} {each.committed} → {each.now}" for each in changed_parameters(read_lock())]
+    changed = [
+        f"{each.name} {as_in_yaml(each.committed)} → {as_in_yaml(each.now)}" for each in changed_parameters(read_lock())
+    ]
     if not changed:
         return ""
     return f"{WORKSPACE} is the last run, and {', '.join(changed)} changed since; `dvc repro` computes it"

@@ -21,9 +21,13 @@ SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_docum
 VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of
 
 
+def as_in_yaml(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
 def what_differs(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Changed]:
-    """Return rows (name, value of A, value of B) of parameters and inputs that differ."""
-    rows = different_parameters(a, b, facts)
+    """Return rows (name, value of A, value of B) of parameters and inputs that differ, as text."""
+    rows = [Changed(row.name, *map(as_in_yaml, row[1:])) for row in different_parameters(a, b, facts)]
     for path, files, md5, other_md5 in different_inputs(a, b, facts):
         name = f"{path}: {', '.join(files)}" if files else path
         rows.append(Changed(name, md5[:10], other_md5[:10]))
