@@ -373,3 +373,26 @@ def test_a_signature_has_all_that_decides_the_figures():
         *(Group(name, [replace(group(name, {1: 1.3}).runs[0], sizes=SIZES + 1)], []) for name in "ab")
     )
     assert signature(other_text, Options()).split("|")[0] != parts[0]
+
+
+def test_the_document_has_the_figures_of_the_losses():
+    """Of two sides with unequal numbers of seeds; the documents are worse, and decide nothing."""
+    a = group("a", {1: 1.30, 2: 1.50})
+    b = group("bb", {3: 1.35, 4: 1.50, 5: 1.48})
+
+    document = record(compare([*a.runs, *b.runs], Options(resamples=999)))
+
+    (found,) = document["comparisons"]
+    for side, recorded in zip((a, b), document["groups"], strict=True):
+        assert recorded["bits_per_byte"] == pytest.approx(side.scores.mean())
+        assert recorded["standard_deviation"] == pytest.approx(side.scores.std(ddof=1))
+    assert document["documents"]["utf8_bytes"] == SIZES.sum()
+    assert document["documents"]["effective_number"] == pytest.approx(SIZES.sum() ** 2 / (SIZES**2).sum())
+    assert document["baseline"]["bits_per_byte"] == pytest.approx(1.4)
+    assert found["seeds"]["difference"] == pytest.approx(b.scores.mean() - a.scores.mean())
+    se = np.sqrt(a.scores.var(ddof=1) / 2 + b.scores.var(ddof=1) / 3)
+    assert found["seeds"]["standard_error"] == pytest.approx(se)
+    assert found["documents"]["verdict"] == "worse"
+    assert found["verdict"] == found["seeds"]["verdict"] == "not shown"
+    for key in ("difference", "p_value_holm", "detectable_difference"):
+        assert found[key] == found["seeds"][key]

@@ -45,54 +45,23 @@ def test_a_document_of_compare_has_every_documented_key_and_no_other():
     assert keys == documented(COMPARE).keys()
 
 
-def test_the_figures_of_a_document_of_compare_follow_from_the_losses():
-    """Of two sides with unequal numbers of seeds, on a mixture."""
-    a = [replace(each, sources=SOURCES).but(train_seconds=61.5) for each in seeds_of("a", (1, 2))]
-    b = [replace(each, sources=SOURCES).but(best_tokens_seen=800) for each in seeds_of("b", (4, 5, 6), 0.01, WIDER)]
+def test_a_recorded_run_has_its_facts_beside_its_score():
+    a = run("a").but(train_seconds=61.5, best_tokens_seen=800)
 
-    document = document_of(*a, *b)
+    groups = document_of(a, run("b", 2, 0.01, WIDER))["groups"]
 
-    # Each side, and its runs.
-    sizes = a[0].sizes
-    effective = sizes.sum() ** 2 / (sizes**2).sum()
-    assert document["documents"] == {
-        "number": len(sizes),
-        "utf8_bytes": sizes.sum(),
-        "effective_number": pytest.approx(effective),
-    }
-    for side, group in zip((a, b), document["groups"], strict=True):
-        scores = [score_of(each) for each in side]
-        assert group["num_seeds"] == len(side)
-        assert group["bits_per_byte"] == pytest.approx(np.mean(scores))
-        assert group["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
-        for each, score, found in zip(side, scores, group["runs"], strict=True):
-            assert found == {
-                "name": each.name,
-                "seed": each.seed,
-                "bits_per_byte": pytest.approx(score),
-                "tokens_seen": each.facts.tokens_seen,
-                "best_tokens_seen": each.facts.best_tokens_seen,
-                "parameters": each.facts.num_parameters,
-                "train_seconds": each.facts.train_seconds,
-                "lossy_tokenizer": False,
-            }
-
-    # The difference over documents, over those of each source, and over seeds.
-    (comparison,) = document["comparisons"]
-    bits = np.mean([each.values for each in b], axis=0) - np.mean([each.values for each in a], axis=0)
-    parts = {"": np.full(len(sizes), True)} | {name: name == SOURCES for name in ("stories", "headers")}
-    found = [comparison["documents"] | {"name": ""}, *comparison["sources"]]
-    assert [each["name"] for each in found] == list(parts)
-    for each in found:
-        own = parts[each["name"]]
-        assert each["difference"] == pytest.approx(bits[own].sum() / sizes[own].sum())
-        assert each["low"] < each["difference"] < each["high"]
-    of_seeds = comparison["seeds"]
-    scores_of_a, scores_of_b = ([score_of(each) for each in side] for side in (a, b))
-    se = math.sqrt(np.var(scores_of_a, ddof=1) / 2 + np.var(scores_of_b, ddof=1) / 3)
-    assert (of_seeds["of_baseline"], of_seeds["of_candidate"]) == (2, 3)
-    assert of_seeds["difference"] == pytest.approx(np.mean(scores_of_b) - np.mean(scores_of_a))
-    assert of_seeds["standard_error"] == pytest.approx(se)
+    assert groups[0]["runs"] == [
+        {
+            "name": "a",
+            "seed": 1,
+            "bits_per_byte": pytest.approx(score_of(a)),
+            "tokens_seen": 1000,
+            "best_tokens_seen": 800,
+            "parameters": 70,
+            "train_seconds": 61.5,
+            "lossy_tokenizer": False,
+        }
+    ]
 
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():
