@@ -69,7 +69,7 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one"]),
         ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\n', {"column": "a.b"}, ["one"]),
         ("a.json", b'{\n"a": {"b": "one"}\n}', {"column": "a.b"}, ["one"]),
-        ("a.txt", LETTER.encode(), {}, [LETTER]),
+        ("a.txt", LETTER.encode(), {"include": ["*.md", "*.txt"], "exclude": ["*.pdf"]}, [LETTER]),
     ],
 )
 def test_a_file_is_read(fetch, name, content, changes, texts):

@@ -190,7 +190,9 @@ def _union(value, wanted, name: str, problems: list[str]) -> typing.Any:
             return None
         return _typed(value, by_kind[kind], name, problems)
 
-    # Otherwise by the keys; of several with as many, the first.
+    # A list is read by the member that is one. Otherwise the keys decide; of several with as many, the first.
+    if isinstance(value, list):
+        members = [each for each in members if typing.get_origin(each) is tuple] or members
     keys = value if isinstance(value, dict) else {}
     nearest = max(members, key=lambda each: sum(field in keys for field in _field_types(each)))
     return _typed(value, nearest, name, problems)

@@ -18,9 +18,11 @@ from lm.core.errors import DataError, EnvironmentFailure
 from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
-from lm.text.sources.not_text import is_left_out
+from lm.text.sources.not_text import is_hidden, reason_to_leave_out
 from lm.text.sources.text_files import TextFile, suffix_of
 from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split
+
+Globs = str | tuple[str, ...]
 
 MAX_LISTED = 10  # files that cannot be read
 OTHER_ENCODINGS = (
@@ -46,19 +48,24 @@ class LocalFetch:
     """Which files below local.path are read (the globs `include` and `exclude`), how, and what is for each split."""
 
     kind: Literal["local"]
-    include: str
-    exclude: str | None  # None: no file
+    include: Globs
+    exclude: Globs | None  # None: no file
     column: str
     encoding: str
     separator: str | None
     split: SplitParams | None
 
     def __post_init__(self):
-        for name, glob in (("include", self.include), ("exclude", self.exclude)):
-            wanted = "a glob below local.path such as '**/*.txt'"
-            require(glob is None or is_glob_below(glob), name, repr(glob), wanted)
+        for name, globs in (("include", self.include), ("exclude", self.exclude)):
+            for glob in as_tuple(globs):
+                require(is_glob_below(glob), name, repr(glob), "a glob below local.path such as '**/*.txt'")
         require(is_text_encoding(self.encoding), "encoding", repr(self.encoding), "one of Python's, such as utf-8")
         require(self.separator != "", "separator", "empty", "a string, or null for one document per file")
+
+
+def as_tuple(globs: Globs | None) -> tuple[str, ...]:
+    """Return one glob or several as a tuple."""
+    return (globs,) if isinstance(globs, str) else globs or ()
 
 
 def is_glob_below(glob: str) -> bool:
@@ -177,55 +184,67 @@ class Findings:
             print(f"warning: sources.local.fetch.separator is {separator!r}, {where}; {remedy}", file=sys.stderr)
 
 
-def find_files(path: Path, include: str, exclude: str | None = None) -> list[Path]:
-    """Return the files in path order, without those whose names, or those of their folders, begin with a dot or _.
+def find_files(path: Path, include: Globs, exclude: Globs | None = None) -> list[Path]:
+    """Return the files in path order, without hidden ones; print how many others are left out, and why.
 
-    Arrow and Spark leave out the same names, which programs give to files of their own: _SUCCESS, _metadata,
-    __pycache__. Files of systems are left out too. Raise DataError if no file is left, or for a link that DVC does not
-    follow.
+    Raise DataError if no file is left, or for a link that DVC does not follow.
     """
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise DataError(f"local.path is {path}, which does not exist; put text there or change the path")
 
-    # Sort out the names that begin with a dot or with _, and files of systems.
-    matching = set(path.glob(include)) - set(path.glob(exclude) if exclude else [])
+    matching = _matching(path, include) - _matching(path, exclude)
+    hashed = _files_that_dvc_hashes(path)
     files = []
-    left_out = []
-    of_systems = []
+    left_out: dict[str, list[Path]] = {}
     for file in sorted(path.rglob("*")):
         parts = file.relative_to(path).parts
-        if any(part.startswith(".") for part in parts):
+        if is_hidden(parts):
             continue
-        found = files
-        if any(part.startswith("_") for part in parts):
-            found = left_out
-        elif is_left_out(parts, file):
-            found = of_systems
-        else:
+        reason = reason_to_leave_out(parts, file)
+        if not reason:
             _reject_link(file)
-        if file in matching and file.is_file():
-            found.append(file)
+        if file not in matching or not file.is_file():
+            continue
+        if not reason and file not in hashed:
+            reason = "DVC does not hash them (.dvcignore, or a DVC project inside), so that no change would be seen"
+        if reason:
+            left_out.setdefault(reason, []).append(file)
+        else:
+            files.append(file)
 
     if not files:
-        what = f"{include!r} without {exclude!r}" if exclude else f"{include!r}"
-        raise DataError(f"{path}: no file matches {what} (sources.local.fetch.include); {_other_files(path, include)}")
-    if left_out:
-        found = f"{len(left_out)} files are left out because their names or folders begin with _, first {left_out[0]}"
-        print(f"warning: {found}; to read them, rename them", file=sys.stderr)
-    if of_systems:
-        found = f"{len(of_systems)} files are left out because the operating system or DVC wrote them"
-        print(f"warning: {found}, first {of_systems[0]}", file=sys.stderr)
+        wanted = ", ".join(map(repr, as_tuple(include)))
+        without = " without " + ", ".join(map(repr, as_tuple(exclude))) if exclude else ""
+        where = f"{path}: no file matches {wanted}{without} (sources.local.fetch.include)"
+        raise DataError(f"{where}; {_other_files(path, include)}")
+    for reason, found in left_out.items():
+        where = f"{len(found)} files are left out because {reason}, first {found[0]}"
+        print(f"warning: {where}; to read them, rename or move them", file=sys.stderr)
     return files
 
 
-def _other_files(path: Path, include: str) -> str:
+def _matching(path: Path, globs: Globs | None) -> set[Path]:
+    """Return what one of the globs names below a folder."""
+    return {file for glob in as_tuple(globs) for file in path.glob(glob)}
+
+
+def _files_that_dvc_hashes(folder: Path) -> set[Path]:
+    """Return the files below a folder whose changes make DVC run the stage again."""
+    from dvc.fs import localfs  # slow to import, and only own text needs it
+    from dvc.ignore import DvcIgnoreFilter
+
+    found = DvcIgnoreFilter(localfs, os.getcwd()).find(localfs, os.path.abspath(folder))
+    return {folder / os.path.relpath(file, folder) for file in found}
+
+
+def _other_files(path: Path, include: Globs) -> str:
     """Return what to do about a folder that has no file of a glob."""
     suffixes = {suffix_of(file) or "no suffix" for file in path.rglob("*") if file.is_file()}
     if not suffixes:
         return "put text there"
-    reads_subfolders = "" if "/" in include else f"; **/{include} reads subfolders, too"
+    reads_subfolders = "" if "/" in str(include) else f"; **/{include} reads subfolders, too"
     return f"it has files with {', '.join(sorted(suffixes)[:MAX_LISTED])}{reads_subfolders}"
 
 

@@ -8,11 +8,14 @@ says how many. All others are rejected, because text would be missing.
 import re
 from pathlib import Path
 
-# Names of files that systems put beside the files of people, and of folders with such files.
+# Names of files that systems and editors put beside the files of people, and of folders with such files.
 SYSTEM_NAMES = re.compile(r".*zone\.identifier|desktop\.ini|(eh)?thumbs\.db|icon\r", re.IGNORECASE | re.DOTALL)
+BACKUPS = re.compile(r".*~|#.*#|.*\.(bak|backup|orig|rej|old|tmp)", re.IGNORECASE | re.DOTALL)
 SYSTEM_FOLDERS = ("$RECYCLE.BIN", "System Volume Information", "@eaDir")
 DVC_RECORD = ".dvc"
 PARTIAL_SUFFIXES = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".filepart", ".aria2")
+# Of files that stand for one on another disk, and of links to a document or to a web page.
+STAND_INS = (".icloud", ".nextcloud", ".owncloud", ".webloc", ".gdoc", ".gsheet", ".gslides")
 
 SYSTEM_FILE = "is a file that a system put beside another; remove it"
 TO_TEXT = "save it as plain text, or as JSONL"
@@ -43,14 +46,26 @@ MAIL = re.compile(rf"(?:From .*\d\d:\d\d.*\n{HEADER_LINE}|(?:{HEADER_LINE})*?(?:
 HTML = re.compile(r"<!doctype html|<html[\s>]", re.IGNORECASE)
 
 
-def is_left_out(parts: tuple[str, ...], path: Path) -> bool:
-    """Return True for a file of a system, and for DVC's record of a file that is there.
+def is_hidden(parts: tuple[str, ...]) -> bool:
+    """Return True for names that begin with a dot, but for the stand-ins of iCloud.
 
     `parts`: the names of the folders below local.path, and of the file.
     """
+    return any(part.startswith(".") for part in parts) and not parts[-1].endswith(STAND_INS[0])
+
+
+def reason_to_leave_out(parts: tuple[str, ...], path: Path) -> str | None:
+    """Return why a program and not a person has written files with such names, or None.
+
+    Arrow and Spark leave out the names with _, which programs give to files of their own: _SUCCESS, __pycache__.
+    """
+    if any(part.startswith("_") for part in parts):
+        return "their names or folders begin with _"
     is_of_system = SYSTEM_NAMES.fullmatch(parts[-1]) or set(parts) & set(SYSTEM_FOLDERS)
     is_record = path.suffix == DVC_RECORD and path.with_suffix("").exists()
-    return bool(is_of_system or is_record)
+    if is_of_system or is_record:
+        return "the operating system or DVC wrote them"
+    return "they are backups by their names" if BACKUPS.fullmatch(parts[-1]) else None
 
 
 def reason_to_reject(path: Path, start: str) -> str | None:
@@ -60,6 +75,8 @@ def reason_to_reject(path: Path, start: str) -> str | None:
     """
     if path.suffix.lower() in PARTIAL_SUFFIXES:
         return f"is a part of a download by its name ({path.suffix}); complete it, or remove it"
+    if path.suffix.lower() in STAND_INS:
+        return f"stands for a text that is not in it ({path.suffix}); put the text on this disk, or remove it"
     if path.suffix == DVC_RECORD and re.search("^(outs|md5|deps):", start, re.MULTILINE):
         return "is DVC's record of a file that is not there; fetch it with dvc pull, or remove the record"
     for beginning, reason in STARTS.items():

@@ -284,6 +284,19 @@ def test_include_selects_files_without_hidden_ones(tmp_path, capsys):
     assert f"{warning}{tmp_path / '_SUCCESS'}" in capsys.readouterr().err
 
 
+def test_what_dvc_does_not_hash_is_left_out(tmp_path, capsys, monkeypatch):
+    """Its changes would not run the stage again."""
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path / "texts", {"a.txt": "a"})
+    write_files(tmp_path / "texts/drafts", {"b.txt": "b"})
+    write_files(tmp_path / "texts/project", {"c.txt": "c", ".dvc": ""})
+    (tmp_path / ".dvcignore").write_text("drafts\n")
+
+    assert find_files(Path("texts"), "**/*") == [Path("texts/a.txt")]
+
+    assert "warning: 2 files are left out because DVC does not hash them" in capsys.readouterr().err
+
+
 def test_a_path_is_a_file_or_a_folder_with_matching_files(tmp_path):
     (tmp_path / "a.txt").write_text("a")
 
@@ -464,6 +477,7 @@ def test_excluded_files_are_not_found(tmp_path):
 
     assert find_files(tmp_path, "**/*.txt", "drafts/**/*") == [tmp_path / "a.txt", tmp_path / "b.txt"]
     assert find_files(tmp_path, "**/*.txt", "b.txt") == [tmp_path / "a.txt", tmp_path / "drafts/c.txt"]
+    assert find_files(tmp_path, ("a.*", "b.*"), ("*.txt~", "a.*")) == [tmp_path / "b.txt"]
     with pytest.raises(DataError, match=r"no file matches '\*\*/\*' without '\*\*/\*' .* it has files with .txt$"):
         find_files(tmp_path, "**/*", "**/*")
 

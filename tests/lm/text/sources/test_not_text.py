@@ -35,6 +35,8 @@ def documents(path) -> list[str | None]:
         ("a.rtf", "{\\rtf1\\ansi words}", "is an RTF file"),
         ("a.mht", "From: <Saved by Blink>\nSubject: words\n", "is a saved web page"),
         ("a.url", "[InternetShortcut]\nURL=https://example.org\n", "is a link to a web page"),
+        (".a.txt.icloud", "bplist00", r"stands for a text that is not in it \(\.icloud\); put the text on this disk"),
+        ("a.webloc", "<?xml version='1.0'?><plist/>", "stands for a text that is not in it"),
         ("a.txt", "[ZoneTransfer]\nZoneId=3\n", "is a file that a system put beside another"),
         ("dataset_dict.json", '{"splits": ["train"]}', "belongs to a dataset that save_to_disk wrote"),
         ("state.json", '{"_data_files": [{"filename": "a.arrow"}]}', "belongs to a dataset that save_to_disk wrote"),
@@ -48,16 +50,19 @@ def test_stand_ins_and_documents_to_convert_are_refused(tmp_path, name, content,
         documents(tmp_path / name)
 
 
-def test_files_that_systems_and_dvc_put_beside_text_are_left_out(tmp_path, capsys):
+def test_files_that_programs_put_beside_text_are_left_out(tmp_path, capsys):
     beside = ["a.txt:Zone.Identifier", "a.txt\uf03aZone.Identifier", "desktop.ini", "Thumbs.db", "a.txt.dvc"]
-    for name in ("a.txt", *beside, "$RECYCLE.BIN/b.txt", "Zone.Identifiers.txt"):
+    backups = ["a.txt~", "#a.txt#", "a.csv.bak", "a.txt.ORIG"]
+    for name in ("a.txt", *beside, *backups, "$RECYCLE.BIN/b.txt", "Zone.Identifiers.txt", ".b.txt.icloud"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
 
     found = find_files(tmp_path, "**/*")
 
-    assert [path.name for path in found] == ["Zone.Identifiers.txt", "a.txt"]
-    assert "warning: 6 files are left out because the operating system or DVC wrote them" in capsys.readouterr().err
+    assert [path.name for path in found] == [".b.txt.icloud", "Zone.Identifiers.txt", "a.txt"]
+    said = capsys.readouterr().err
+    assert "warning: 6 files are left out because the operating system or DVC wrote them, first " in said
+    assert f"warning: 4 files are left out because they are backups by their names, first {tmp_path}/#a.txt#;" in said
 
     find_files(tmp_path, "*.txt")
     assert capsys.readouterr().err == "", "those that include does not take are not counted"
