@@ -218,7 +218,7 @@ def test_near_copies_in_any_script_are_in_one_split(fetch, letters, space, copie
     assert num_separated() == 0
     recorded = read_json("data/raw/manifest.json")["sources"]["local"]["split"]
     assert recorded == split
-    assert recorded["near_duplicates"]["rule"] == 2
+    assert recorded["near_duplicates"]["rule"] == 3
 
     change_params(Path(), {f"{FETCH}.split.near_duplicates.rule": 1})
     assert run_here("fetch") == 0

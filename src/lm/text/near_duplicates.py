@@ -8,9 +8,11 @@ What a word is depends on `rule`, so that a split that was made once can be made
     space and invisible characters. In Thai, Lao, Khmer, Burmese and other scripts without spaces between words, the
     WINDOW_CHARS characters from each character on are a word. Five such words hold as many letters as five English
     ones, and about as few of them occur in other text, too.
+3   As rule 2, and without what writers leave out, or keyboards write in two ways: all invisible characters; accents;
+    vowel marks of Hebrew, Arabic and Syriac; Arabic tatweel, and the forms of alef, yeh and kaf.
 
-A document with fewer words than an n-gram is compared as a whole, so that it only equals itself; by rule 2, its words
-are compared. All hashes are fixed, so the clusters are the same on every machine.
+A document with fewer words than an n-gram is compared as a whole, so that it only equals itself; by rules 2 and 3, its
+words are compared. All hashes are fixed, so the clusters are the same on every machine.
 
 rensa hashes the n-grams and makes the signatures (Broder 1997). The bands are here: its index of bands takes five
 times the memory, and compares all pairs of a family of similar documents, which for 10,000 of them takes 20 times as
@@ -46,6 +48,14 @@ _RUN_WITHOUT_SPACES = re.compile(f"[{_NO_SPACES}]+")
 _RUN = re.compile(f"[{_NO_SPACES}]+|[\u3000-\ua97f\uaae0-\U0010ffff]|[^ {_NO_SPACES}\u3000-\U0010ffff]+")
 _INVISIBLE = "[\u00ad\u200b-\u200d\u2060\ufeff]+"  # hyphens and spaces without width
 _NO_WORD = r"[^\p{L}\p{M}\p{N}_]+"
+# By rule 3, of text in the form NFKD. Some invisible characters are letters or marks for Unicode, such as the fillers
+# of Hangul and the variation selectors.
+_LEFT_OUT = (
+    "[\\p{Cf}\\p{Me}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\U000e0100-\U000e01ef"  # invisible
+    "\u0300-\u036f\u0483-\u0487\u1dc0-\u1dff"  # accents of Latin, Greek and Cyrillic letters
+    "\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed\u0711\u0730-\u074a]+"  # of Hebrew to Syriac
+)
+_SAME_LETTERS = {"\u0671": "\u0627", "\u06cc": "\u064a", "\u0649": "\u064a", "\u06a9": "\u0643"}  # alef, yeh, kaf
 
 NgramWords = Annotated[int, Range(lambda value: 1 <= value <= MAX_NGRAM_WORDS, f"1 to {MAX_NGRAM_WORDS}")]
 # Hashes per document, 4 bytes each; the estimate's standard error is 0.5 / √ of it at most.
@@ -59,7 +69,7 @@ class NearDuplicates:
     threshold: Annotated[float, FRACTION]
     ngram_words: NgramWords
     num_permutations: NumPermutations
-    rule: Annotated[int, Range(lambda value: value in (1, 2), "1 or 2")]
+    rule: Annotated[int, Range(lambda value: value in (1, 2, 3), "1, 2 or 3")]
 
 
 class Clusters:
@@ -133,7 +143,7 @@ def ngram_hashes(texts: Sequence[str], params: NearDuplicates) -> tuple[np.ndarr
             words = _WORD_OF_RULE_1.findall(lowered)
             ngrams.append(_ngrams(words, params.ngram_words) or [text])
     else:
-        for text, folded in zip(texts, _fold(texts), strict=True):
+        for text, folded in zip(texts, _fold(texts, params.rule), strict=True):
             words = _words(folded)
             ngrams.append(_ngrams(words, params.ngram_words) or [" ".join(words) or text])
     offsets = np.cumsum([0, *map(len, ngrams)], dtype=np.uint64)
@@ -141,12 +151,18 @@ def ngram_hashes(texts: Sequence[str], params: NearDuplicates) -> tuple[np.ndarr
     return np.fromiter(hashes, np.uint64, int(offsets[-1])), offsets
 
 
-def _fold(texts: Sequence[str]) -> list[str]:
+def _fold(texts: Sequence[str], rule: int) -> list[str]:
     """Return the words of texts in one Unicode form and case, with spaces between.
 
     The tables are those of pyarrow, because Python's own differ between its versions.
     """
-    folded = pc.utf8_normalize(pa.array(texts, pa.large_string()), form="NFKC")
+    folded = pa.array(texts, pa.large_string())
+    if rule == 3:
+        folded = pc.utf8_normalize(folded, form="NFKD")
+        folded = pc.replace_substring_regex(folded, _LEFT_OUT, "")
+        for letter, same in _SAME_LETTERS.items():
+            folded = pc.replace_substring(folded, letter, same)
+    folded = pc.utf8_normalize(folded, form="NFKC")
     folded = pc.utf8_lower(pc.utf8_upper(folded))  # so that ς is σ
     folded = pc.replace_substring_regex(folded, _INVISIBLE, "")
     return pc.replace_substring_regex(folded, _NO_WORD, " ").to_pylist()

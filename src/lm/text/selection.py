@@ -64,7 +64,7 @@ def select(read: Read, selection: Selection) -> Marks:
     marks = mark_documents(read("rules"), selection)
     chosen = selection.near_duplicates
     if chosen.threshold is not None:
-        params = NearDuplicates(chosen.threshold, chosen.ngram_words, chosen.num_permutations, rule=2)
+        params = NearDuplicates(chosen.threshold, chosen.ngram_words, chosen.num_permutations, rule=3)
         kept = kept_texts(read("near-duplicates"), marks)
         marks.drop_repeats("near_duplicates", find_clusters(kept, params))
     return marks

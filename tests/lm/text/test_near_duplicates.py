@@ -215,9 +215,10 @@ def test_hashes_and_signatures_are_the_committed_ones():
         pytest.param("— “!” —", "— “!” —", id="no word"),
     ],
 )
-def test_by_rule_2_spellings_of_one_text_are_equal(text, other):
-    assert words(text, rule=2) == words(other, rule=2)
-    hashes, _ = ngram_hashes([text, other], dataclasses.replace(PARAMS, rule=2))  # as a whole
+@pytest.mark.parametrize("rule", [2, 3])
+def test_spellings_of_one_text_are_equal(text, other, rule):
+    assert words(text, rule) == words(other, rule)
+    hashes, _ = ngram_hashes([text, other], dataclasses.replace(PARAMS, rule=rule))  # as a whole
     assert hashes[0] == hashes[1]
 
 
@@ -231,6 +232,28 @@ def test_by_rule_2_spellings_of_one_text_are_equal(text, other):
 )
 def test_by_rule_2_other_letters_marks_and_texts_without_words_differ(text, other):
     assert words(text, rule=2) != words(other, rule=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        pytest.param("❤️ sun\u034fny \u200fday\u061c, 1\ufe0f\u20e3", "❤ sunny day 1", id="invisible marks"),
+        pytest.param("🏴\U000e0067\U000e007f 葛\U000e0100 ab\u3164", "🏴 葛 ab", id="tags and variants"),
+        pytest.param("café naïve Đà Nẵng", "cafe naive Đa Nang", id="accents"),
+        pytest.param("ёлка й", "елка и", id="Cyrillic"),
+        pytest.param("שָׁלוֹם", "שלום", id="Hebrew points"),
+        pytest.param("كِتَابٌ أحمد كـــتاب", "كتاب احمد كتاب", id="Arabic vowels, hamza and tatweel"),
+        pytest.param("کتابی", "كتابي", id="Persian keyboard"),
+    ],
+)
+def test_by_rule_3_what_a_writer_may_leave_out_does_not_count(text, other):
+    assert words(text, rule=3) == words(other, rule=3)
+    assert words(text, rule=2) != words(other, rule=2), "splits of rule 2 stay"
+
+
+@pytest.mark.parametrize(("text", "other"), [("हिन्दी", "हन्द"), ("が", "か"), ("한", "하"), ("บาท", "บท"), ("ø", "o")])
+def test_by_rule_3_other_letters_differ(text, other):
+    assert words(text, rule=3) != words(other, rule=3)
 
 
 @pytest.mark.parametrize(
