@@ -58,6 +58,12 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.txt", (codecs.BOM_UTF32_BE + GERMAN.encode("utf-32-be")), {}, [GERMAN]),
         ("a.txt", ("数据文本" * 9).encode("utf-16-le"), {"encoding": "utf-16-le"}, ["数据文本" * 9]),
         ("a.txt", "数".encode("utf-16-le"), {"encoding": "utf-16-le"}, ["数"]),
+        ("a.txt", GERMAN.encode(), {"encoding": "cp1252"}, [GERMAN]),
+        ("a.csv", f"{TABLE}3;ß;".encode(), {"encoding": "koi8-r"}, ["one; two, three", "four", "ß"]),
+        ("a.txt", GERMAN.encode(), {"encoding": "utf-16-le"}, [GERMAN]),
+        ("a.txt", LETTER.encode(), {"encoding": "UTF-16BE"}, [LETTER]),
+        ("a.txt", "联通".encode("gb18030"), {"encoding": "gb18030"}, ["联通"]),
+        ("a.txt", "日本".encode("iso2022_jp"), {"encoding": "iso2022_jp"}, ["日本"]),
         ("a.csv", TABLE.encode("utf-16-be"), {"encoding": "utf-16-be"}, ["one; two, three", "four"]),
         ("a.csv", TABLE.encode(), {}, ["one; two, three", "four"]),
         ("a.csv", b'id\ttext\n1\tone, "two"\n', {}, ['one, "two"']),
@@ -112,8 +118,6 @@ GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
             {},
             ["looks like UTF-16LE", "convert it", f"set sources.yaml:{FETCH}.encoding"],
         ),
-        ("a.txt", GERMAN.encode(), {"encoding": "utf-16-le"}, ["is UTF-8, but", "is utf-16-le; convert it"]),
-        ("a.txt", b"x" * 31 + "ß".encode() * 9999, {"encoding": "UTF-16BE"}, ["is UTF-8, but"]),
         (
             "a.txt",
             ("数据文本" * 9).encode("gb18030"),
@@ -148,6 +152,16 @@ def test_a_source_without_text_is_refused(fetch, capsys):
     status = fetch({"a.jsonl": b""})
 
     refused(status, capsys.readouterr().err, 3, "texts: ", "has no document")
+
+
+def test_files_of_two_encodings_are_read_right_and_counted(fetch, capsys):
+    files = {"1.txt": GERMAN.encode("cp1252"), "2.txt": GERMAN.encode(), "3.txt": b"ASCII", "4.txt": GERMAN.encode()}
+
+    assert fetch(files, encoding="cp1252") == 0
+
+    assert texts_of("text") == [GERMAN, GERMAN, "ASCII", GERMAN]
+    assert "warning: 2 of 4 files are UTF-8 and were read so, first " in capsys.readouterr().err
+    assert read_json("data/raw/manifest.json")["sources"]["local"]["utf_8_files"] == 2
 
 
 @pytest.mark.parametrize("encoding", ["utf-99", "hex", "a\0b"])

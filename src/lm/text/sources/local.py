@@ -25,9 +25,7 @@ from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams,
 Globs = str | tuple[str, ...]
 
 MAX_LISTED = 10  # files that cannot be read
-OTHER_ENCODINGS = (
-    "convert the files to UTF-8 (iconv), or set sources.yaml:sources.local.fetch.encoding if all have theirs"
-)
+OTHER_ENCODINGS = "set sources.yaml:sources.local.fetch.encoding to theirs (files in UTF-8 stay UTF-8)"
 MAX_NAMED = 3  # damaged files
 MAX_SHARE_DIFFERENCE = 0.2  # between the shares of the files of a suffix in two splits
 CUT_WHERE = (
@@ -127,6 +125,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         "input_files": len(files),
         "replaced_characters": sum(file["replaced_characters"] for file in findings.damaged),
         "damaged_files": findings.damaged,
+        "utf_8_files": len(findings.other_utf_8),
         "characters_by_suffix": chars_by_suffix,
         "column": "text",
         "splits": {split: describe_split(folder, split, "text", [str(path)]) for split in splits},
@@ -140,6 +139,7 @@ class Findings:
         self.damaged: list[dict] = []  # files with characters that became U+FFFD, or with NULs
         self.num_text_files = 0  # files without rows
         self.num_separated_files = 0  # of these, the files that the separator divides
+        self.other_utf_8: list[Path] = []  # files in UTF-8 in spite of `encoding`
         self.html: list[Path] = []  # web pages whose names do not say so
         self.empty: list[Path] = []  # files that hold no text
 
@@ -148,6 +148,8 @@ class Findings:
         if file.num_replaced or file.num_nuls:
             counts = {"replaced_characters": file.num_replaced, "nul_characters": file.num_nuls}
             self.damaged.append({"path": str(file.path), **counts})
+        if file.is_other_utf_8:
+            self.other_utf_8.append(file.path)
         if file.is_unnamed_html:
             self.html.append(file.path)
         if file.is_empty:
@@ -169,6 +171,9 @@ class Findings:
                 where = f"{sum(damaged.values())} characters in {len(damaged)} of {num_files} files"
                 listed = f"in {names}{others} (damaged_files in data/raw/manifest.json)"
                 print(f"warning: {where} {problem}; {listed}", file=sys.stderr)
+        if self.other_utf_8:
+            where = f"{len(self.other_utf_8)} of {num_files} files are UTF-8 and were read so, first {self.other_utf_8[0]}"
+            print(f"warning: {where}; sources.local.fetch.encoding is {fetch.encoding}", file=sys.stderr)
         if self.empty:
             print(
                 f"warning: {len(self.empty)} of {num_files} files hold no text, first {self.empty[0]}", file=sys.stderr

@@ -2,7 +2,8 @@
 
 .parquet, .csv, .tsv and .jsonl files have one document per row (`column`). A .json file has one per item of its array,
 or one per line; so has any other file whose content is JSON. Any other file is one document, or several if `separator`
-is set. A byte-order mark gives the encoding of a file, else `encoding` does. Invalid bytes and lone surrogates become
+is set. A byte-order mark gives the encoding of a file, else `encoding` does, but what can only be UTF-8 is read as
+UTF-8. Invalid bytes and lone surrogates become
 U+FFFD and are counted, and so is NUL (in parquet files invalid bytes are rejected). Binary files are rejected, whatever
 their names, and so is what lm.text.sources.not_text knows.
 """
@@ -41,11 +42,8 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
-MIN_UTF_8_BYTES = 32  # fewer could be a few Chinese characters in UTF-16
-OTHER_ENCODING = (
-    "convert it to UTF-8 (iconv); if all files have its encoding, set sources.yaml:sources.local.fetch.encoding"
-)
+MIN_UTF_8_BYTES = 32  # fewer could be a few Chinese characters in UTF-16 or GB 18030
+OTHER_ENCODING = "convert it to UTF-8 (iconv), or set sources.yaml:sources.local.fetch.encoding to its encoding"
 # The number of a part after the suffix that tells the format: a.jsonl-00000-of-00002, a.csv.1
 PART = re.compile(r"(\.(?:jsonl|ndjson|jsonlines|ldjson|json|csv|tsv|parquet))[-._]\d+(?:-of-\d+)?")
 
@@ -60,6 +58,7 @@ class TextFile:
         self.encoding = UTF_8 if codecs.lookup(encoding).name == "utf-8" else encoding
         self._count_from_zero()
         self.is_unnamed_html = False
+        self.is_other_utf_8 = False  # in spite of `encoding`
         self.has_rows = True  # each is a document, so that no separator divides it
 
     @property
@@ -90,10 +89,11 @@ class TextFile:
         with self._open() as file:
             start = file.read(START_BYTES)
         mark = next((mark for mark in BYTE_ORDER_MARKS if start.startswith(mark)), None)
-        if mark is None:
-            self._reject_utf_8_read_as_utf_16(start)
-        else:
+        if mark is not None:
             self.encoding = BYTE_ORDER_MARKS[mark]
+        elif self.encoding != UTF_8 and can_only_be_utf_8(self._whole_content(), self.encoding):
+            self.encoding = UTF_8
+            self.is_other_utf_8 = True
         beginning = start.decode(self.encoding, errors="replace")
         self._reject_binary(start, beginning)
         self._reject_known(beginning)
@@ -145,13 +145,17 @@ class TextFile:
                     raise DataError(f"a line has {TOO_LARGE}")
                 yield self._decode(line)
 
-    def _whole_text(self) -> str:
-        """Return the text, LF or CRLF as LF. Raise DataError if it is too long, as a small compressed file may be."""
+    def _whole_content(self) -> bytes:
+        """Return all bytes, decompressed. Raise DataError if they are too many, as of a small compressed file."""
         with self._open() as file:
             content = file.read(MAX_PIECE_BYTES + 1)
         if len(content) > MAX_PIECE_BYTES:
             raise DataError(f"has {TOO_LARGE}")
-        return self._decode(content)
+        return content
+
+    def _whole_text(self) -> str:
+        """Return the text, LF or CRLF as LF."""
+        return self._decode(self._whole_content())
 
     def _decode(self, content: bytes) -> str:
         """Decode a part of the file, with LF line ends; count its characters."""
@@ -197,15 +201,6 @@ class TextFile:
         if reason:
             raise DataError(reason)
 
-    def _reject_utf_8_read_as_utf_16(self, start: bytes) -> None:
-        """Raise DataError if a file that is to be read as UTF-16 begins with much UTF-8, which would become Chinese."""
-        if codecs.lookup(self.encoding).name not in UTF_16 or len(start) < MIN_UTF_8_BYTES:
-            return
-        decoder = codecs.getincrementaldecoder(UTF_8)()  # the last character may be cut off
-        with contextlib.suppress(UnicodeDecodeError):
-            if "\0" not in decoder.decode(start):
-                raise DataError(f"is UTF-8, but sources.local.fetch.encoding is {self.encoding}; {OTHER_ENCODING}")
-
     def _reject_binary(self, start: bytes, beginning: str) -> None:
         """Raise DataError if the file, decompressed, is not text: by Git's rule, it has a NUL in its first bytes."""
         if start.startswith(PARQUET_MAGIC):
@@ -228,6 +223,21 @@ class TextFile:
             encoding = self.encoding.removesuffix("-sig")
             problem = f"{num_damaged} of {self._num_chars} characters are not {encoding}, or NUL"
             raise self._error(f"{problem}; {OTHER_ENCODING}")
+
+
+def can_only_be_utf_8(content: bytes, encoding: str) -> bool:
+    """Return whether bytes that should be in another encoding are UTF-8, and another text in it."""
+    try:
+        text = content.decode(UTF_8)
+    except UnicodeDecodeError:
+        return False
+    if "\0" in text:  # UTF-16
+        return False
+    has_letters_of_two_bytes = len(bytes(range(256)).decode(encoding, errors="replace")) < 256
+    if has_letters_of_two_bytes and len(content) < MIN_UTF_8_BYTES:
+        return False
+    has_ascii = b"a b".decode(encoding, errors="replace") == "a b"
+    return not (has_ascii and text.isascii())
 
 
 def suffix_of(path: Path) -> str:
