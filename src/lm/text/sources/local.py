@@ -140,7 +140,7 @@ class Findings:
         self.num_text_files = 0  # files without rows
         self.num_separated_files = 0  # of these, the files that the separator divides
         self.other_utf_8: list[Path] = []  # files in UTF-8 in spite of `encoding`
-        self.html: list[Path] = []  # web pages whose names do not say so
+        self.doubtful: list[Path] = []  # answers of servers, and text in another form
         self.empty: list[Path] = []  # files that hold no text
 
     def add(self, file: TextFile, num_documents: int) -> None:
@@ -150,8 +150,8 @@ class Findings:
             self.damaged.append({"path": str(file.path), **counts})
         if file.is_other_utf_8:
             self.other_utf_8.append(file.path)
-        if file.is_unnamed_html:
-            self.html.append(file.path)
+        if file.is_doubtful:
+            self.doubtful.append(file.path)
         if file.is_empty:
             self.empty.append(file.path)
         if not file.has_rows:
@@ -159,7 +159,7 @@ class Findings:
             self.num_separated_files += num_documents > 1
 
     def warn(self, num_files: int, fetch: LocalFetch) -> None:
-        """Print a warning for damaged and for empty files, for unnamed HTML, for a separator that divides no file."""
+        """Print a warning for each kind of file that may not be what a person expects."""
         for kind, problem in (
             ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; {OTHER_ENCODINGS}"),
             ("nul_characters", "are NUL, as a crash or a full disk leaves them; repair the files"),
@@ -172,16 +172,17 @@ class Findings:
                 listed = f"in {names}{others} (damaged_files in data/raw/manifest.json)"
                 print(f"warning: {where} {problem}; {listed}", file=sys.stderr)
         if self.other_utf_8:
-            where = f"{len(self.other_utf_8)} of {num_files} files are UTF-8 and were read so, first {self.other_utf_8[0]}"
-            print(f"warning: {where}; sources.local.fetch.encoding is {fetch.encoding}", file=sys.stderr)
+            where = f"{len(self.other_utf_8)} of {num_files} files are UTF-8 and were read so"
+            print(f"warning: {where}, first {self.other_utf_8[0]}; sources.local.fetch.encoding is {fetch.encoding}", file=sys.stderr)
         if self.empty:
             print(
                 f"warning: {len(self.empty)} of {num_files} files hold no text, first {self.empty[0]}", file=sys.stderr
             )
-        if self.html:
-            where = f"{len(self.html)} of {num_files} files hold HTML, first {self.html[0]}"
-            remedy = "the model learns the markup; remove pages of errors, save others as text or as .html"
-            print(f"warning: {where}; {remedy}", file=sys.stderr)
+        if self.doubtful:
+            where = f"{len(self.doubtful)} of {num_files} files, first {self.doubtful[0]}"
+            problem = "are web pages or answers of a server, or have much text in forms such as &amp; =C3=BC %C3%BC Ã¼"
+            remedy = "the model learns it so; convert it, or remove the files"
+            print(f"warning: {where}, {problem}; {remedy}", file=sys.stderr)
         separator = fetch.separator
         if separator and self.num_text_files and not self.num_separated_files:
             where = f"which occurs in none of {self.num_text_files} files"

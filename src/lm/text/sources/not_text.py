@@ -43,7 +43,15 @@ SAVED_DATASET = {"dataset_info.json": '"features"', "dataset_dict.json": '"split
 HEADER_LINE = r"[A-Za-z][\w-]*:.*\n(?:[ \t].*\n)*"
 MAIL_NAMES = "Message-I[Dd]|M(?:IME|ime)-Version|Delivered-To|Return-Path|X-Mozilla-Status|Newsgroups"
 MAIL = re.compile(rf"(?:From .*\d\d:\d\d.*\n{HEADER_LINE}|(?:{HEADER_LINE})*?(?:{MAIL_NAMES}): )")
-HTML = re.compile(r"<!doctype html|<html[\s>]", re.IGNORECASE)
+# What a server sends in place of a file: a web page, or a short answer.
+ANSWER = re.compile(r"<!doctype html|<html[\s>]|<\?xml[^>]*>\s*<Error>|(?:\d{3}:? )?not found\s*$", re.IGNORECASE)
+# Forms in which programs pass text on: entities of HTML, quoted-printable, percent-encoding, escapes, and UTF-8 that was
+# read in an 8-bit encoding.
+ENCODED = re.compile(
+    r"&(?:#\d+|#x[\da-f]+|amp|lt|gt|quot|nbsp);|=[\dA-F]{2}=[\dA-F]{2}|%[\dA-F]{2}%[\dA-F]{2}|\\u[\da-f]{4}"
+    "|[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac"
+)
+MIN_ENCODED = 5  # in the first characters of a file
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
@@ -90,9 +98,11 @@ def reason_to_reject(path: Path, start: str) -> str | None:
     return None
 
 
-def is_unnamed_html(kind: str, start: str) -> bool:
-    """Return True for a web page in a file that is not named .html, such as the error page of a failed download.
+def is_doubtful(kind: str, start: str) -> bool:
+    """Return True for a file of prose or a table that holds an answer of a server, or text in another form.
 
     `kind`: the suffix of the file. `start`: its first characters.
     """
-    return kind in ("", ".txt", ".text") and bool(HTML.match(start))
+    if kind in ("", ".txt", ".text") and ANSWER.match(start):
+        return True
+    return kind in ("", ".txt", ".text", ".csv", ".tsv") and len(ENCODED.findall(start)) >= MIN_ENCODED

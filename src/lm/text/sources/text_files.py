@@ -20,7 +20,7 @@ import pyarrow as pa
 from lm.core.errors import DataError, names_file
 from lm.text.parquet import iter_batches
 from lm.text.sources.json_rows import begins_json_lines, is_json, read_json_items, read_json_lines
-from lm.text.sources.not_text import is_unnamed_html, reason_to_reject
+from lm.text.sources.not_text import is_doubtful, reason_to_reject
 from lm.text.sources.tables import read_table
 
 REPLACEMENT = "\ufffd"
@@ -57,7 +57,7 @@ class TextFile:
         self.separator = _unescape(separator) if separator else None
         self.encoding = UTF_8 if codecs.lookup(encoding).name == "utf-8" else encoding
         self._count_from_zero()
-        self.is_unnamed_html = False
+        self.is_doubtful = False
         self.is_other_utf_8 = False  # in spite of `encoding`
         self.has_rows = True  # each is a document, so that no separator divides it
 
@@ -98,6 +98,8 @@ class TextFile:
         self._reject_binary(start, beginning)
         self._reject_known(beginning)
 
+        self.is_doubtful = is_doubtful(suffix, beginning.lstrip())
+
         # Read rows.
         if suffix in TABLES:
             yield from read_table(self._lines(), self.column, suffix)
@@ -115,7 +117,6 @@ class TextFile:
         # Read plain text.
         self._count_from_zero()
         self.has_rows = False
-        self.is_unnamed_html = is_unnamed_html(suffix, beginning.lstrip())
         text = self._whole_text()
         yield from text.split(self.separator) if self.separator else [text]
 
