@@ -160,7 +160,7 @@ def test_files_of_two_encodings_are_read_right_and_counted(fetch, capsys):
     assert fetch(files, encoding="cp1252") == 0
 
     assert texts_of("text") == [GERMAN, GERMAN, "ASCII", GERMAN]
-    assert "warning: 2 of 4 files are UTF-8 and were read so, first " in capsys.readouterr().err
+    assert "warning: 2 of 4 files are UTF-8 and were read so, not as cp1252; first " in capsys.readouterr().err
     assert read_json("data/raw/manifest.json")["sources"]["local"]["utf_8_files"] == 2
 
 

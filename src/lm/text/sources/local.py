@@ -18,7 +18,7 @@ from lm.core.errors import DataError, EnvironmentFailure
 from lm.core.params import require
 from lm.core.paths import repository_root
 from lm.text.parquet import describe_split, write_documents
-from lm.text.sources.not_text import is_hidden, reason_to_leave_out
+from lm.text.sources.not_text import DOUBTFUL, is_hidden, reason_to_leave_out
 from lm.text.sources.text_files import TextFile, suffix_of
 from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split
 
@@ -27,6 +27,7 @@ Globs = str | tuple[str, ...]
 MAX_LISTED = 10  # files that cannot be read
 OTHER_ENCODINGS = "set sources.yaml:sources.local.fetch.encoding to theirs (files in UTF-8 stay UTF-8)"
 MAX_NAMED = 3  # damaged files
+CELL_CHARS = 32_767  # most characters of a cell in Excel
 MAX_SHARE_DIFFERENCE = 0.2  # between the shares of the files of a suffix in two splits
 CUT_WHERE = (
     "at chapters or articles into at least 50 documents, as files or by sources.yaml:sources.local.fetch.separator"
@@ -141,6 +142,7 @@ class Findings:
         self.num_separated_files = 0  # of these, the files that the separator divides
         self.other_utf_8: list[Path] = []  # files in UTF-8 in spite of `encoding`
         self.doubtful: list[Path] = []  # answers of servers, and text in another form
+        self.num_cell_limit = 0  # texts as long as the longest of a table of Excel
         self.empty: list[Path] = []  # files that hold no text
 
     def add(self, file: TextFile, num_documents: int) -> None:
@@ -171,18 +173,16 @@ class Findings:
                 where = f"{sum(damaged.values())} characters in {len(damaged)} of {num_files} files"
                 listed = f"in {names}{others} (damaged_files in data/raw/manifest.json)"
                 print(f"warning: {where} {problem}; {listed}", file=sys.stderr)
-        if self.other_utf_8:
-            where = f"{len(self.other_utf_8)} of {num_files} files are UTF-8 and were read so"
-            print(f"warning: {where}, first {self.other_utf_8[0]}; sources.local.fetch.encoding is {fetch.encoding}", file=sys.stderr)
-        if self.empty:
-            print(
-                f"warning: {len(self.empty)} of {num_files} files hold no text, first {self.empty[0]}", file=sys.stderr
-            )
-        if self.doubtful:
-            where = f"{len(self.doubtful)} of {num_files} files, first {self.doubtful[0]}"
-            problem = "are web pages or answers of a server, or have much text in forms such as &amp; =C3=BC %C3%BC Ã¼"
-            remedy = "the model learns it so; convert it, or remove the files"
-            print(f"warning: {where}, {problem}; {remedy}", file=sys.stderr)
+        for files, problem in (
+            (self.other_utf_8, f"are UTF-8 and were read so, not as {fetch.encoding}"),
+            (self.empty, "hold no text"),
+            (self.doubtful, f"{DOUBTFUL}; the model learns it so: convert or remove them"),
+        ):
+            if files:
+                print(f"warning: {len(files)} of {num_files} files {problem}; first {files[0]}", file=sys.stderr)
+        if self.num_cell_limit:
+            where = f"{self.num_cell_limit} texts have exactly {CELL_CHARS:,} characters"
+            print(f"warning: {where}, the most that a cell of Excel holds; their ends may be missing", file=sys.stderr)
         separator = fetch.separator
         if separator and self.num_text_files and not self.num_separated_files:
             where = f"which occurs in none of {self.num_text_files} files"
@@ -343,6 +343,7 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
         try:
             for text in file.documents():
                 num_documents += 1
+                findings.num_cell_limit += file.has_rows and len(text or "") == CELL_CHARS
                 if not problems:  # else the rest is read only for its problems
                     yield suffix_of(path), text
         except DataError as error:

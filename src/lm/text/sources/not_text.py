@@ -45,13 +45,14 @@ MAIL_NAMES = "Message-I[Dd]|M(?:IME|ime)-Version|Delivered-To|Return-Path|X-Mozi
 MAIL = re.compile(rf"(?:From .*\d\d:\d\d.*\n{HEADER_LINE}|(?:{HEADER_LINE})*?(?:{MAIL_NAMES}): )")
 # What a server sends in place of a file: a web page, or a short answer.
 ANSWER = re.compile(r"<!doctype html|<html[\s>]|<\?xml[^>]*>\s*<Error>|(?:\d{3}:? )?not found\s*$", re.IGNORECASE)
-# Forms in which programs pass text on: entities of HTML, quoted-printable, percent-encoding, escapes, and UTF-8 that was
-# read in an 8-bit encoding.
+# Forms in which programs pass text on: entities of HTML, quoted-printable, percent-encoding, escapes, and UTF-8 that
+# was read in an 8-bit encoding.
 ENCODED = re.compile(
     r"&(?:#\d+|#x[\da-f]+|amp|lt|gt|quot|nbsp);|=[\dA-F]{2}=[\dA-F]{2}|%[\dA-F]{2}%[\dA-F]{2}|\\u[\da-f]{4}"
     "|[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac"
 )
 MIN_ENCODED = 5  # in the first characters of a file
+DOUBTFUL = "are answers of a server, such as web pages, or have much text in forms such as &amp; =C3=BC %C3%BC Ã¼"
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:

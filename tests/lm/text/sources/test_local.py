@@ -422,7 +422,18 @@ def test_files_that_hold_no_text_are_named(tmp_path, capsys):
 
     fetch_local(fetch_params(), source, tmp_path / "out")
 
-    assert f"warning: 2 of 4 files hold no text, first {source / 'b.txt'}\n" in capsys.readouterr().err
+    assert f"warning: 2 of 4 files hold no text; first {source / 'b.txt'}\n" in capsys.readouterr().err
+
+
+def test_texts_that_excel_may_have_cut_are_counted(tmp_path, capsys):
+    longest = "é" * 32_767
+    contents = {"a.csv": f'text\n"{longest}"\n', "b.jsonl": f'"{longest}"\n"{longest}x"\n', "c.txt": longest}
+    source = write_files(tmp_path / "in", contents)
+
+    fetch_local(fetch_params(split=None), source, tmp_path / "out")
+
+    warning = "warning: 2 texts have exactly 32,767 characters, the most that a cell of Excel holds; their ends may be"
+    assert warning in capsys.readouterr().err
 
 
 def test_a_remedy_that_all_unreadable_files_have_is_named_once(tmp_path):

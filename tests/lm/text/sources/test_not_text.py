@@ -100,5 +100,6 @@ def test_what_is_not_the_text_itself_is_warned_of(tmp_path, capsys, name, conten
     manifest = fetch_local(LocalFetch("local", "**/*", None, "text", "utf-8", None, None), source, tmp_path / "out")
 
     assert manifest["splits"]["text"]["documents"] >= 2
-    warning = f"warning: 1 of 2 files, first {source / name}, are web pages or answers of a server, or"
-    assert (warning in capsys.readouterr().err) == is_said
+    said = capsys.readouterr().err
+    assert ("warning: 1 of 2 files are answers of a server, such as web pages, or" in said) == is_said
+    assert (f"convert or remove them; first {source / name}\n" in said) == is_said
