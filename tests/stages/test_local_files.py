@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import io
+import pickle
 import random
 import subprocess
 from pathlib import Path
@@ -71,6 +72,10 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.csv", b"\n\ntext\none\n", {}, ["one"]),
         ("a.tsv", b"text\none, two\n", {}, ["one, two"]),
         ("a.csv", b"id,text\n1\n2,two\n", {}, ["two"]),
+        ("a.csv", b'id,text\r1,"one\rtwo"\r2,three\r', {}, ["one\ntwo", "three"]),
+        ("a.tsv", b"id\ttext\r\r1\tone\r2\ttwo", {}, ["one", "two"]),
+        ("a.txt", b"text, we say, is this\none, two\n", {}, ["text, we say, is this\none, two\n"]),
+        ("a.txt.gz", gzip.compress(b"words", mtime=0) + b"\0" * 512, {}, ["words"]),
         ("a.jsonl", b'"one"\n' + codecs.BOM_UTF8 + b'"two"\n', {"encoding": "UTF8"}, ["one", "two"]),
         ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one"]),
         ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\n', {"column": "a.b"}, ["one"]),
@@ -99,6 +104,7 @@ def flipped(content: bytes) -> bytes:
 
 ROWS = pa.table({"text": [f"row {i}" for i in range(300)]})
 NOT_UTF_8 = pa.array([*[b"good"] * 150, b"\xff\xfe", *[b"good"] * 149]).view(pa.string())
+LONG_WINDOW = bytes.fromhex("28b52ffd 00a8 19000068690a")  # a frame of zstd with a window of 2 GiB
 GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
 
 
@@ -130,7 +136,12 @@ GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
         ("a.csv", b"id,body\n1,b\n", {}, ["has no 'text' but id, body"]),
         ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but content.title, content.body.en;"]),
         ("a.jsonl", NESTED, {"column": "content"}, ["line 1 has no text in 'content'", "content.body.en"]),
-        ("a.jsonl", CHAT, {}, ["line 1 has no text in 'text' nor in another field", "convert"]),
+        ("a.jsonl", NESTED * 2 + b'{"text": "t"}\n', {}, ["4 of 5 lines have no text in 'text', first line 1, which"]),
+        ("a.json", b'["t", {"body": "b"}]', {}, ["1 of 2 items have no text in 'text', first item 2, which has body"]),
+        ("a.dat", b"id,text\r\n1,one\r\n", {}, ["begins like a table with a column 'text', but is not named so"]),
+        ("d", b'"id"\t"text"\n1\tone\n', {}, ["begins like a table"]),
+        ("a.pkl", pickle.dumps({"text": "t"}, protocol=0), {}, ["is a pickle of Python"]),
+        ("a.jsonl", CHAT, {}, ["line 1 has no text in 'text' nor in another field", "docs/data.md#your-own-text"]),
         ("a.jsonl", NESTED, {"column": "id.x"}, ["line 1 has no text in 'id.x'"]),
         # Damaged files, and files of another content than their names say.
         ("a.parquet", parquet(ROWS)[:-100], {}, ["not a whole parquet file"]),
@@ -140,6 +151,7 @@ GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
         ("a.parquet", parquet(pa.table({"text": [5]})), {}, ["int64, not strings"]),
         ("a.txt.gz", GZIP[:-9], {}, ["not a whole .gz file"]),
         ("a.txt.zst", b"no such format", {}, ["not a whole .zst file"]),
+        ("a.txt.zst", LONG_WINDOW, {}, ["needs a long window; unpack it with `zstd -d --long=31`"]),
     ],
 )
 def test_a_file_is_refused(fetch, capsys, name, content, changes, facts):

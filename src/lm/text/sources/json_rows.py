@@ -7,24 +7,23 @@ from typing import Any
 from lm.core.errors import DataError
 
 COLUMN = "sources.yaml:sources.local.fetch.column"
+EXAMPLE = "a chat by the lines in docs/data.md#your-own-text"
 MISSING = object()  # what an object without the field has
 
 
 def read_json_lines(lines: Iterable[str], column: str) -> Iterator[str | None]:
     """Yield the text of each line that is not blank: a string, or what an object has in `column`, maybe None.
 
-    Raise DataError with the line.
+    Raise DataError with the line, at the end if some lines lack the column.
     """
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            place = f"line {number}"
-            yield _text_of(_parse(line, place), column, place)
+    places = ((f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
+    return _texts_of(((place, _parse(line, place)) for place, line in places), column, "lines")
 
 
 def read_json_items(text: str, column: str) -> Iterator[str | None]:
     """Yield the text of each item of an array, or of one object with the column; none of a blank file.
 
-    Raise DataError with the item.
+    Raise DataError with the item, at the end if some items lack the column.
     """
     if not text.strip():
         return
@@ -34,8 +33,7 @@ def read_json_items(text: str, column: str) -> Iterator[str | None]:
     if not isinstance(value, list):
         needed = f"it must hold an array, or lines, of strings or of objects with {column!r}"
         raise DataError(f"holds one JSON {type(value).__name__} and no rows; {needed}: convert it")
-    for number, item in enumerate(value, 1):
-        yield _text_of(item, column, f"item {number}")
+    yield from _texts_of(((f"item {number}", item) for number, item in enumerate(value, 1)), column, "items")
 
 
 def is_json(text: str) -> bool:
@@ -60,20 +58,39 @@ def _parse(text: str, place: str) -> Any:
         raise DataError(f"{place} is not JSON ({error}); correct or remove it") from None
 
 
-def _text_of(row: Any, column: str, place: str) -> str | None:
-    """Return a string, or the string or null in the column of an object."""
-    value = row
-    if isinstance(row, dict):
-        value = _field_of(row, column)
-        if value is None:
-            return None
-        if value is MISSING or isinstance(value, dict):
-            found = list(_paths_of_texts(row))
-            problem = f"{place} has no text in {column!r}"
-            if not found:
-                remedy = "convert each row, such as the messages of a chat, to one string"
-                raise DataError(f"{problem} nor in another field; {remedy}")
-            raise DataError(f"{problem} but {', '.join(found)}; set {COLUMN} to one of them")
+def _texts_of(rows: Iterable[tuple[str, Any]], column: str, unit: str) -> Iterator[str | None]:
+    """Yield the text of each row, given with its place. Raise DataError at the end if rows lack the column."""
+    num_rows = 0
+    has_text = False
+    num_lacking = 0  # rows without the column
+    first_lacking = found = ""  # the place of the first one, and its fields with text
+    for place, row in rows:
+        num_rows += 1
+        value = _field_of(row, column) if isinstance(row, dict) else row
+        if value is MISSING or (isinstance(row, dict) and isinstance(value, dict)):
+            if not num_lacking:
+                first_lacking = place
+                found = ", ".join(_paths_of_texts(row))
+            num_lacking += 1
+        else:
+            has_text |= value is not None
+            yield _text_of(row, value, column, place)
+    if not num_lacking:
+        return
+
+    if has_text:
+        problem = f"{num_lacking} of {num_rows} {unit} have no text in {column!r}, first {first_lacking}"
+        raise DataError(f"{problem}, which has {found or 'none'}; add it, or null in it to leave the row out")
+    problem = f"{first_lacking} has no text in {column!r}"
+    if not found:
+        raise DataError(f"{problem} nor in another field; make each row one string, such as {EXAMPLE}")
+    raise DataError(f"{problem} but {found}; set {COLUMN} to one of them")
+
+
+def _text_of(row: Any, value: Any, column: str, place: str) -> str | None:
+    """Return the string or null that a row is, or has in the column."""
+    if value is None and isinstance(row, dict):
+        return None
     if not isinstance(value, str):
         kind = type(value).__name__
         if isinstance(row, dict):

@@ -43,6 +43,8 @@ SAVED_DATASET = {"dataset_info.json": '"features"', "dataset_dict.json": '"split
 HEADER_LINE = r"[A-Za-z][\w-]*:.*\n(?:[ \t].*\n)*"
 MAIL_NAMES = "Message-I[Dd]|M(?:IME|ime)-Version|Delivered-To|Return-Path|X-Mozilla-Status|Newsgroups"
 MAIL = re.compile(rf"(?:From .*\d\d:\d\d.*\n{HEADER_LINE}|(?:{HEADER_LINE})*?(?:{MAIL_NAMES}): )")
+# A list, a dict, a string or an object that Python pickled by protocol 0, which is ASCII.
+PICKLE = re.compile(r"(?:\([ld]|V.*\n|c[\w.]+\n\w+\n)p0\n")
 # What a server sends in place of a file: a web page, or a short answer.
 ANSWER = re.compile(r"<!doctype html|<html[\s>]|<\?xml[^>]*>\s*<Error>|(?:\d{3}:? )?not found\s*$", re.IGNORECASE)
 # Forms in which programs pass text on: entities of HTML, quoted-printable, percent-encoding, escapes, and UTF-8 that
@@ -93,6 +95,8 @@ def reason_to_reject(path: Path, start: str) -> str | None:
             return reason
     if MAIL.match(start):
         return "is mail with its headers; save the text of each mail as a row of JSONL, such as with Python's mailbox"
+    if PICKLE.match(start):
+        return "is a pickle of Python; load it and write its texts as JSONL"
     key = SAVED_DATASET.get(path.name)
     if key and key in start:
         return "belongs to a dataset that save_to_disk wrote; load it with load_from_disk and write it with to_parquet"

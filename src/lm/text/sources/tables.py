@@ -7,6 +7,7 @@ writer of CSV has made are taken away: around all names of the columns, or aroun
 """
 
 import csv
+import io
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -23,8 +24,8 @@ def read_table(lines: Iterable[str], column: str, suffix: str) -> Iterator[str |
 
     `suffix`: .csv or .tsv. Raise DataError with the line.
     """
-    # Read to the line with the names; Excel may write the delimiter on a line before it.
-    lines = iter(lines)
+    # Read to the line with the names; Excel may write the delimiter on a line before it. Lines may end in CR alone.
+    lines = itertools.chain.from_iterable(io.StringIO(line, newline=None) if "\r" in line else [line] for line in lines)
     head = _read_to_text(lines)
     named = NAMED_DELIMITER.fullmatch(head[-1].rstrip("\n")) if head else None
     if named:
@@ -33,10 +34,7 @@ def read_table(lines: Iterable[str], column: str, suffix: str) -> Iterator[str |
         return
 
     usual = "\t" if suffix == ".tsv" else ","
-    if named:
-        delimiter = named[1]
-    else:
-        delimiter = max((usual, *DELIMITERS), key=lambda each: len(next(csv.reader([head[-1]], delimiter=each))))
+    delimiter = named[1] if named else max((usual, *DELIMITERS), key=lambda each: len(_fields(head[-1], each)))
     if delimiter != "\t":
         yield from _quoted_rows(itertools.chain(head, lines), column, delimiter)
         return
@@ -45,6 +43,22 @@ def read_table(lines: Iterable[str], column: str, suffix: str) -> Iterator[str |
     num_tabs = {line.count("\t") for line in all_lines if line.strip()}
     rows = _plain_rows if len(num_tabs) == 1 and num_tabs != {0} else _quoted_rows
     yield from rows(all_lines, column, delimiter)
+
+
+def begins_table(text: str, column: str) -> bool:
+    """Return whether the first line of a text names columns, `column` among them, and the second has as many fields."""
+    first_line, _, rest = text.replace("\r\n", "\n").replace("\r", "\n").partition("\n")
+    second_line = rest.partition("\n")[0]
+    for delimiter in DELIMITERS:
+        names = _fields(first_line, delimiter)
+        are_names = len(names) > 1 and all(re.fullmatch(r"\w[\w .-]*", name) for name in names)
+        if are_names and column in names and len(_fields(second_line, delimiter)) == len(names):
+            return True
+    return False
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), [])
 
 
 def _read_to_text(lines: Iterator[str]) -> list[str]:

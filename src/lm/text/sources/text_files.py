@@ -10,8 +10,10 @@ their names, and so is what lm.text.sources.not_text knows.
 
 import codecs
 import contextlib
+import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from lm.core.errors import DataError, names_file
 from lm.text.parquet import iter_batches
 from lm.text.sources.json_rows import begins_json_lines, is_json, read_json_items, read_json_lines
 from lm.text.sources.not_text import is_doubtful, reason_to_reject
-from lm.text.sources.tables import read_table
+from lm.text.sources.tables import begins_table, read_table
 
 REPLACEMENT = "\ufffd"
 MAX_DAMAGED_FRACTION = 0.1  # of a file's characters: U+FFFD for invalid bytes, and NUL
@@ -115,6 +117,9 @@ class TextFile:
             return
 
         # Read plain text.
+        if begins_table(beginning, self.column):
+            problem = f"begins like a table with a column {self.column!r}, but is not named so"
+            raise DataError(f"{problem}; let its name end in .csv or .tsv")
         self._count_from_zero()
         self.has_rows = False
         text = self._whole_text()
@@ -131,8 +136,13 @@ class TextFile:
                 yield file
                 return
             try:
-                yield io.BufferedReader(pa.input_stream(file, compression=codec))
-            except OSError as error:
+                # gzip reads the zeros after the end that tapes and devices add; pyarrow does not.
+                of_gzip = codec == "gzip"
+                stream = gzip.GzipFile(fileobj=file) if of_gzip else pa.input_stream(file, compression=codec)
+                yield io.BufferedReader(stream)
+            except (OSError, EOFError, zlib.error) as error:
+                if "too much memory" in str(error):
+                    raise DataError("needs a long window; unpack it with `zstd -d --long=31`") from None
                 raise DataError(f"not a whole {self.path.suffix} file ({error}); replace or remove it") from None
 
     def _lines(self) -> Iterator[str]:
