@@ -118,12 +118,7 @@ GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
         ("inbox", b"From a@b.c Sat Jan  3 01:05:34 1996\nSubject: words\n\nHello.\n", {}, ["is mail", "JSONL"]),
         ("a.eml", MAIL, {}, ["is mail"]),
         ("a.txt", b"short and cut off" + b"\0" * 500, {}, ["cut off, with a NUL at byte 17"]),
-        (
-            "a.txt",
-            GERMAN.encode("utf-16-le"),
-            {},
-            ["looks like UTF-16LE", "convert it", f"set sources.yaml:{FETCH}.encoding"],
-        ),
+        ("a.txt", GERMAN.encode("utf-16-le"), {}, ["UTF-16 without a mark", f"set sources.yaml:{FETCH}.encoding"]),
         (
             "a.txt",
             ("数据文本" * 9).encode("gb18030"),

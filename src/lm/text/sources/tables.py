@@ -1,9 +1,7 @@
 """Read the texts in a column of a CSV or TSV.
 
 The delimiter is the one of DELIMITERS that cuts the first line into most fields; of equals, the suffix decides.
-
-Where it is a tab and each line has as many, no field holds a line end, and quotation marks are text. Only marks that a
-writer of CSV has made are taken away: around all names of the columns, or around a field with doubled marks inside.
+Quotation marks around a field are not part of it. A table with other quotation marks is rejected.
 """
 
 import csv
@@ -16,6 +14,7 @@ from lm.core.errors import DataError
 
 DELIMITERS = (",", "\t", ";", "|")
 NAMED_DELIMITER = re.compile(f"sep=([{''.join(DELIMITERS)}])", re.IGNORECASE)
+QUOTE_TSV = """if marks are text, put each field into marks: `sed 's/"/""/g; s/[^\\t]*/"&"/g'`"""
 csv.field_size_limit(2**31 - 1)
 
 
@@ -32,17 +31,26 @@ def read_table(lines: Iterable[str], column: str, suffix: str) -> Iterator[str |
         head = _read_to_text(lines)
     if not head:
         return
-
     usual = "\t" if suffix == ".tsv" else ","
     delimiter = named[1] if named else max((usual, *DELIMITERS), key=lambda each: len(_fields(head[-1], each)))
-    if delimiter != "\t":
-        yield from _quoted_rows(itertools.chain(head, lines), column, delimiter)
-        return
 
-    all_lines = [*head, *lines]
-    num_tabs = {line.count("\t") for line in all_lines if line.strip()}
-    rows = _plain_rows if len(num_tabs) == 1 and num_tabs != {0} else _quoted_rows
-    yield from rows(all_lines, column, delimiter)
+    # Read the rows. Fields between quotation marks may hold delimiters and line ends.
+    table = csv.reader(itertools.chain(head, lines), delimiter=delimiter, strict=True)
+    try:
+        names = next(filter(None, table))
+        index = _index_of(column, names, delimiter)
+        for row in table:
+            place = f"line {table.line_num}"
+            if len(row) > len(names):
+                found = f"has {len(row)} fields, the first line names {len(names)}"
+                raise DataError(f'{place} {found}; put texts that hold {delimiter!r} into quotation marks: "…"')
+            if delimiter == "\t" and any("\n" in field and ("\t" in field or len(names) == 1) for field in row):
+                raise DataError(f"{place}: several lines up to it are one field between quotation marks; {QUOTE_TSV}")
+            if row:
+                yield row[index] if index < len(row) else None
+    except csv.Error as error:
+        remedy = QUOTE_TSV if delimiter == "\t" else "correct the quotation marks, or write the rows as JSONL"
+        raise DataError(f"line {table.line_num}: {error}; {remedy}") from None
 
 
 def begins_table(text: str, column: str) -> bool:
@@ -71,40 +79,6 @@ def _read_to_text(lines: Iterator[str]) -> list[str]:
     return []
 
 
-def _quoted_rows(lines: Iterable[str], column: str, delimiter: str) -> Iterator[str | None]:
-    """Yield the texts of rows whose fields may be between quotation marks, and then hold delimiters and line ends."""
-    table = csv.reader(lines, delimiter=delimiter, strict=True)
-    try:
-        names = next(filter(None, table))
-        index = _index_of(column, names, delimiter)
-        for row in table:
-            place = f"line {table.line_num}"
-            if len(row) > len(names):
-                found = f"has {len(row)} fields, the first line names {len(names)}"
-                raise DataError(f'{place} {found}; put texts that hold {delimiter!r} into quotation marks: "…"')
-            if delimiter == "\t" and any("\n" in field and ("\t" in field or len(names) == 1) for field in row):
-                found = "several lines up to it are one field, as it is between quotation marks"
-                raise DataError(f"{place}: {found}; write the rows as JSONL")
-            if row:
-                yield row[index] if index < len(row) else None
-    except csv.Error as error:
-        remedy = "correct the quotation marks, or write the rows as JSONL"
-        raise DataError(f"line {table.line_num}: {error}; {remedy}") from None
-
-
-def _plain_rows(lines: Iterable[str], column: str, delimiter: str) -> Iterator[str]:
-    """Yield the texts of rows that are lines."""
-    rows = (line.removesuffix("\n").split(delimiter) for line in lines if line.strip())
-    first_row = next(rows)
-    are_all_quoted = all(map(_is_quoted, first_row))
-    names = [_unquote(name) if are_all_quoted else name for name in first_row]
-    index = _index_of(column, names, delimiter)
-    for row in rows:
-        text = row[index]
-        is_of_csv = _is_quoted(text) and (are_all_quoted or '""' in text[1:-1])
-        yield _unquote(text) if is_of_csv else text
-
-
 def _index_of(column: str, names: list[str], delimiter: str) -> int:
     """Return the place of a column. Raise DataError if it is not there once."""
     if column not in names:
@@ -113,12 +87,3 @@ def _index_of(column: str, names: list[str], delimiter: str) -> int:
     if names.count(column) > 1:
         raise DataError(f"several columns are named {column!r}; rename all but one")
     return names.index(column)
-
-
-def _is_quoted(field: str) -> bool:
-    """Return whether a field could be one between the quotation marks of CSV."""
-    return len(field) > 1 and field[0] == field[-1] == '"' and '"' not in field[1:-1].replace('""', "")
-
-
-def _unquote(field: str) -> str:
-    return field[1:-1].replace('""', '"')

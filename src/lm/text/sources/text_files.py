@@ -45,7 +45,8 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 MIN_UTF_8_BYTES = 32  # fewer could be a few Chinese characters in UTF-16 or GB 18030
-OTHER_ENCODING = "convert it to UTF-8 (iconv), or set sources.yaml:sources.local.fetch.encoding to its encoding"
+ENCODING = "sources.yaml:sources.local.fetch.encoding"
+OTHER_ENCODING = f"convert it to UTF-8 (iconv), or set {ENCODING} to its encoding"
 # The number of a part after the suffix that tells the format: a.jsonl-00000-of-00002, a.csv.1
 PART = re.compile(r"(\.(?:jsonl|ndjson|jsonlines|ldjson|json|csv|tsv|parquet))[-._]\d+(?:-of-\d+)?")
 
@@ -218,14 +219,11 @@ class TextFile:
             raise DataError("is a parquet file; give it a name that ends in .parquet, not compressed")
         if "\0" not in beginning:
             return
-        for encoding, zeros in (("UTF-16LE", start[1::2]), ("UTF-16BE", start[0::2])):  # as iconv calls them
-            is_utf_16 = zeros.count(0) > len(zeros) / 2 and start.count(0) < len(start) * 0.6
-            if is_utf_16 and self.encoding == UTF_8:
-                raise DataError(f"looks like {encoding} without a byte-order mark; {OTHER_ENCODING}")
         if start.startswith(ZIP_MAGIC):
             raise DataError("is a ZIP archive, such as .docx, .xlsx and .epub are; save it as text or CSV")
-        remedy = "convert it to text, JSONL or parquet, such as a saved dataset with its method to_parquet"
-        raise DataError(f"is not text but binary, or cut off, with a NUL at byte {start.find(0)}; {remedy}")
+        found = f"is not text but binary, or UTF-16 without a mark, or cut off, with a NUL at byte {start.find(0)}"
+        remedy = f"convert it, such as a saved dataset with to_parquet, or set {ENCODING} to utf-16-le or utf-16-be"
+        raise DataError(f"{found}; {remedy}")
 
     def _reject_damaged(self) -> None:
         """Raise DataError if too many of the file's characters are not in its encoding, or NUL."""
