@@ -32,6 +32,7 @@ from lm.core.inputs import StageInputs
 from lm.core.messages import say
 from lm.text.documents import Text, is_mixture, open_texts
 from lm.text.duplicates import KINDS, Digests, digest_texts, duplicates_of, flag_duplicates
+from lm.text.mixture import missed_weights
 from lm.text.selection import sum_by_rule
 from lm.text.slices import slice_from
 from lm.tokenizer.load import load_tokenizer
@@ -222,5 +223,5 @@ def main(argv: list[str]) -> None:
     num_copies = duplicates["validation"]["folded_across"]
     contaminated = f"{fraction:.1%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
     say(f"{num_copies} of {len(utf8_bytes)} validation documents are also in train; {contaminated}")
-    for warning in warnings_about_validation(num_copies, fraction, utf8_bytes):
+    for warning in missed_weights(manifest) + warnings_about_validation(num_copies, fraction, utf8_bytes):
         say(f"warning: {warning}", file=sys.stderr)

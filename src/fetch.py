@@ -22,6 +22,9 @@ from lm.core.start import start_stage
 if __name__ == "__main__":
     sys.exit(start_stage(__file__))  # which imports this file
 
+import numpy as np
+import pyarrow.parquet as pq
+
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import atomic_folder, output_lock, scratch_folder
 from lm.core.git import git
@@ -30,6 +33,8 @@ from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.compose import compose
+from lm.text.documents import UTF8_BYTES
+from lm.text.mixture import missed_weights
 from lm.text.parts import Part
 from lm.text.rules import Selection
 from lm.text.selection import sum_by_rule
@@ -93,11 +98,13 @@ def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weight
     return validation + test + train
 
 
-def report(manifest: dict) -> None:
-    """Print what each split contains, and what the rules drop."""
+def report(manifest: dict, folder: Path) -> None:
+    """Print what each split in `folder` contains, what the rules drop, and which weights of a mixture are missed."""
     held_out = {TEST: manifest[TEST]} if TEST in manifest else {}
     for split, entry in (manifest["splits"] | held_out).items():
-        say(f"{split}: {entry['documents']:,} documents, {entry['characters']:,} characters")
+        sizes = pq.read_table(folder / entry["path"], columns=[UTF8_BYTES])[UTF8_BYTES].to_numpy()
+        counts = f"{entry['documents']:,} documents, {entry['characters']:,} characters"
+        say(f"{split}: {counts}; half of the documents have at most {np.median(sizes):,.0f} bytes")
         for name, source in entry.get("sources", {}).items():
             share = source["utf8_bytes"] / entry["utf8_bytes"]
             passes = source.get("passes", 1.0)
@@ -109,6 +116,8 @@ def report(manifest: dict) -> None:
                 say(f"{name}, {split}: rows left out: {', '.join(dropped)}")
     for rule, each in sum_by_rule(manifest["selection"]["dropped"]).items():
         say(f"{rule} drops {each['documents']:,} documents, {each['characters']:,} characters")
+    for warning in missed_weights(manifest):
+        say(f"warning: {warning}", file=sys.stderr)
 
 
 def reject_text_git_would_take(path: Path) -> None:
@@ -180,4 +189,4 @@ def main(argv: list[str]) -> None:
         parts = parts_of_mixture(found, weights) if weights else parts_of_source(source, *found[source])
         manifest = compose(folder, source, parts, weights, name, rules)
         inputs.check_unchanged()
-    report(manifest)
+    report(manifest, args.raw)

@@ -95,6 +95,16 @@ def test_a_tokenizer_is_trained_on_the_mixed_stream(project):
     assert tokenizer.meta["text"]["slice"]["weights"] == {"long": 0.0, "short": 1.0}
 
 
+def test_the_audit_warns_of_a_missed_weight(project, capsys):
+    """A document of `long` has 2.4 % of the bytes."""
+    make_raw({"long": 0.01, "short": 0.99})
+    assert tokenize("train") == tokenize("validation") == 0
+
+    run_audit()
+
+    assert "warning: long has 0.0% of the bytes of train, not 1.0% as its weight asks" in capsys.readouterr().err
+
+
 def test_the_audit_reads_the_stream_of_the_token_files(project):
     assert tokenize("train") == tokenize("validation") == 0
 

@@ -3,6 +3,8 @@
 Those of the train stage are in tests/lm/train/test_progress.py.
 """
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import audit
@@ -12,7 +14,8 @@ from support.tokenize_cases import ALL, AUDIT, build_tokenizer, make_project, to
 
 
 def entry(documents: int, characters: int, utf8_bytes: int, **others) -> dict:
-    return {"documents": documents, "characters": characters, "utf8_bytes": utf8_bytes, **others}
+    counts = {"documents": documents, "characters": characters, "utf8_bytes": utf8_bytes}
+    return {"path": "a.parquet", **counts, **others}
 
 
 DROPPED = {"null": 0, "empty": 0}
@@ -31,37 +34,52 @@ MANIFESTS = {
             },
         },
         [
-            "train: 1,200 documents, 34,000 characters",
-            "validation: 30 documents, 900 characters",
+            "train: 1,200 documents, 34,000 characters; half of the documents have at most 1,234 bytes",
+            "validation: 30 documents, 900 characters; half of the documents have at most 1,234 bytes",
             "own, train: rows left out: 1,500 null, 2 empty",
             "min_chars drops 1,105 documents, 3,020 characters",
         ],
+        [],
     ),
     "a mixture of two sources, one of them read twice and a half": (
         {
             "splits": {
                 "train": {
                     **entry(100, 5_000, 8_000),
-                    "sources": {"a": entry(90, 1_500, 2_000, passes=2.5), "b": entry(10, 3_500, 6_000)},
+                    "sources": {
+                        "a": entry(90, 1_500, 2_000, passes=2.5, fraction=0.25, weight=0.2705),
+                        "b": entry(0, 0, 0, fraction=0.0, weight=0.02),
+                        "c": entry(10, 3_500, 6_000, fraction=0.75, weight=0.7305),
+                    },
                 }
             },
-            "sources": {name: {"splits": {"train": {"dropped_rows": DROPPED}}} for name in "ab"},
+            "sources": {name: {"splits": {"train": {"dropped_rows": DROPPED}}} for name in "abc"},
             "selection": {"dropped": {}},
         },
         [
-            "train: 100 documents, 5,000 characters",
+            "train: 100 documents, 5,000 characters; half of the documents have at most 1,234 bytes",
             "train, a: 90 documents, 25.0% of the bytes, 2.50 passes",
-            "train, b: 10 documents, 75.0% of the bytes, 1.00 passes",
+            "train, b: 0 documents, 0.0% of the bytes, 1.00 passes",
+            "train, c: 10 documents, 75.0% of the bytes, 1.00 passes",
+        ],
+        [
+            "warning: a has 25.0% of the bytes of train, not 27.1% as its weight asks",
+            "warning: b has 0.0% of the bytes of train, not 2.0% as its weight asks",
         ],
     ),
 }
 
 
 @pytest.mark.parametrize("case", MANIFESTS)
-def test_fetch_prints_what_each_split_holds_and_what_is_missing(capsys, case):
-    manifest, lines = MANIFESTS[case]
-    fetch.report(manifest)
-    assert capsys.readouterr().out.splitlines() == lines
+def test_fetch_prints_what_each_split_holds_and_what_is_missing(tmp_path, capsys, case):
+    manifest, lines, warnings = MANIFESTS[case]
+    pq.write_table(pa.table({"utf8_bytes": [1, 1_234, 50_000]}), tmp_path / "a.parquet")
+
+    fetch.report(manifest, tmp_path)
+
+    said = capsys.readouterr()
+    assert said.out.splitlines() == lines
+    assert [line.partition(";")[0] for line in said.err.splitlines()] == warnings
 
 
 def test_the_stages_of_tokens_print_their_counts(tmp_path, monkeypatch, capsys):

@@ -87,7 +87,8 @@ def write_in_order(folder: Path, split: str, kept: list[KeptRows]) -> dict:
 def write_interleaved(folder: Path, split: str, kept: list[KeptRows], weights: dict[str, float]) -> dict:
     """Write the documents of parts, interleaved by the weights of their sources, to the file of a split.
 
-    Return its entry in the manifest. With several sources, it says how often the file holds each, in bytes.
+    Return its entry in the manifest. With several sources, it says how often the file holds each, in bytes, and which
+    fraction of the bytes each has beside its weight.
     """
     sources = [MixtureSource(rows.part.source, rows, rows.num_bytes()) for rows in kept]
     names = [source.name for source in sources]
@@ -97,6 +98,8 @@ def write_interleaved(folder: Path, split: str, kept: list[KeptRows], weights: d
         for source in sources:
             counts = entry["sources"][source.name]
             counts["passes"] = round(counts["utf8_bytes"] / source.num_bytes, 4)
+            counts["fraction"] = round(counts["utf8_bytes"] / entry["utf8_bytes"], 4)
+            counts["weight"] = round(weights[source.name] / sum(weights_in_order), 4)
     return entry
 
 

@@ -1,9 +1,10 @@
 """Interleave the documents of several sources into one stream that has the asked shares of bytes everywhere.
 
-A document's start key is the number of bytes that its source gave before it, divided by the weight of the source. The
-stream is in the order of these keys (start-time fair queueing) and ends where they reach the bytes of all sources. A
-source that is too short for its weight is repeated whole. The order depends on the documents and the weights alone, not
-on the batches in which the documents are read. Memory holds a few batches of each source.
+A document's key is the number of bytes that its source gave up to the document's middle, divided by the weight of the
+source. The stream is in the order of these keys and ends where they reach the bytes of all sources, so that a source
+has at most half a document too much or too little. A source that is too short for its weight is repeated whole. The
+order depends on the documents and the weights alone, not on the batches in which the documents are read. Memory holds
+a few batches of each source.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from lm.text.rows import Rows
 
+MAX_MISS = 0.02  # between the fraction of a source and its weight; more is warned of
 TEXT, SOURCE = "text", "source"  # columns of a mixed batch: the document, and the number of its source
 
 
@@ -27,7 +29,7 @@ class MixtureSource(NamedTuple):
 
 
 class KeyedDocuments(NamedTuple):
-    """Consecutive documents of one source: texts, characters (n,) int64 and start keys (n,) float64, which rise."""
+    """Consecutive documents of one source: texts, characters (n,) int64 and keys (n,) float64, which rise."""
 
     texts: pa.Array
     lengths: np.ndarray
@@ -60,6 +62,18 @@ def interleave(sources: list[MixtureSource], weights: list[float]) -> Iterator[R
         yield _in_order(ready)
 
 
+def missed_weights(manifest: dict) -> list[str]:
+    """Return a warning for each source of a mixture whose fraction of the training bytes is not that of its weight."""
+    warnings = []
+    for name, source in manifest["splits"].get("train", {}).get("sources", {}).items():
+        fraction = source["fraction"]
+        weight = source["weight"]
+        if abs(fraction - weight) > MAX_MISS or not source["documents"]:
+            found = f"{name} has {fraction:.1%} of the bytes of train, not {weight:.1%} as its weight asks"
+            warnings.append(f"{found}; cut its documents into shorter ones, or change the weights")
+    return warnings
+
+
 def tag_rows(rows: Iterable[Rows], number: int) -> Iterator[Rows]:
     """Yield the batches of one source as `interleave` does: the text and the number of the source."""
     for batch, lengths in rows:
@@ -82,7 +96,7 @@ def _in_order(ready: list[tuple[int, KeyedDocuments]]) -> Rows:
 
 
 def _keyed(source: MixtureSource, fraction: float, total_bytes: int) -> Iterator[KeyedDocuments]:
-    """Yield the source's documents, pass after pass, as long as their start keys are below `total_bytes`.
+    """Yield the source's documents, pass after pass, as long as their keys are below `total_bytes`.
 
     `fraction` is that of the stream's bytes which the source gives.
     """
@@ -92,7 +106,7 @@ def _keyed(source: MixtureSource, fraction: float, total_bytes: int) -> Iterator
             texts = batch.column(0).cast(pa.large_string())
             sizes = np.from_dlpack(pc.binary_length(texts))
             ends = position + np.cumsum(sizes, dtype=np.int64)
-            keys = (ends - sizes) / fraction  # bytes of the whole stream at which this source's turn has come
+            keys = (ends - sizes / 2) / fraction  # bytes of the whole stream at which this source's turn has come
             documents = KeyedDocuments(texts, lengths, keys)
             count = int(np.searchsorted(keys, total_bytes))
             if count:

@@ -56,8 +56,8 @@ def test_the_manifest_says_how_much_of_each_source_is_in_the_mixture(tmp_path):
 
     assert splits["validation"]["sources"]["b"] == {"documents": 5, "utf8_bytes": 30}
     sources = splits["train"]["sources"]
-    assert sources["a"] == {"documents": 15, "utf8_bytes": 45, "passes": 0.75}
-    assert sources["b"] == {"documents": 8, "utf8_bytes": 48, "passes": 1.6}
+    assert sources["a"] == {"documents": 15, "utf8_bytes": 45, "passes": 0.75, "fraction": 0.5172, "weight": 0.5}
+    assert sources["b"] == {"documents": 7, "utf8_bytes": 42, "passes": 1.4, "fraction": 0.4828, "weight": 0.5}
 
 
 def test_documents_whose_turn_comes_at_once_are_in_the_order_of_the_sources(tmp_path):
@@ -120,10 +120,10 @@ def expected_stream(sources: list[tuple[list[str], float]]) -> list[str]:
         fraction = weight / sum_of_weights
         own_bytes = 0
         for count, text in enumerate(itertools.cycle(text for text in texts if text)):
-            start_key = own_bytes / fraction
-            if start_key >= stream_bytes:
+            key = (own_bytes + num_bytes(text) / 2) / fraction
+            if key >= stream_bytes:
                 break
-            turns.append((start_key, number, count, text))
+            turns.append((key, number, count, text))
             own_bytes += num_bytes(text)
     return [text for _, _, _, text in sorted(turns)]
 
