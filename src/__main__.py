@@ -5,6 +5,7 @@ import difflib
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 import lm.core.environment  # noqa: F401 - before a tool loads torch
 
@@ -96,7 +97,10 @@ def main(argv: list[str]) -> int:
         print(f"error: {Path.cwd().relative_to(ROOT)} is a subfolder; run the command in {ROOT}", file=sys.stderr)
         return 2
 
-    sys.path.insert(0, str(ROOT))  # for `import extras.…`, before what PYTHONPATH names
+    # Only `extras` is imported from the root: another file there, such as queue.py, would hide the standard library's.
+    extras = ModuleType("extras")
+    extras.__path__ = [str(ROOT / "extras")]
+    sys.modules.setdefault("extras", extras)
     try:
         tool = import_module(TOOLS[argv[0]])
     except EnvironmentFailure as error:

@@ -104,7 +104,7 @@ def report(manifest: dict, folder: Path) -> None:
     for split, entry in (manifest["splits"] | held_out).items():
         sizes = pq.read_table(folder / entry["path"], columns=[UTF8_BYTES])[UTF8_BYTES].to_numpy()
         counts = f"{entry['documents']:,} documents, {entry['characters']:,} characters"
-        say(f"{split}: {counts}; half of the documents have at most {np.median(sizes):,.0f} bytes")
+        say(f"{split}: {counts}; the median document has {np.median(sizes):,.0f} bytes")
         for name, source in entry.get("sources", {}).items():
             share = source["utf8_bytes"] / entry["utf8_bytes"]
             passes = source.get("passes", 1.0)

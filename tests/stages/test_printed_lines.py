@@ -34,8 +34,8 @@ MANIFESTS = {
             },
         },
         [
-            "train: 1,200 documents, 34,000 characters; half of the documents have at most 1,234 bytes",
-            "validation: 30 documents, 900 characters; half of the documents have at most 1,234 bytes",
+            "train: 1,200 documents, 34,000 characters; the median document has 1,234 bytes",
+            "validation: 30 documents, 900 characters; the median document has 1,234 bytes",
             "own, train: rows left out: 1,500 null, 2 empty",
             "min_chars drops 1,105 documents, 3,020 characters",
         ],
@@ -57,7 +57,7 @@ MANIFESTS = {
             "selection": {"dropped": {}},
         },
         [
-            "train: 100 documents, 5,000 characters; half of the documents have at most 1,234 bytes",
+            "train: 100 documents, 5,000 characters; the median document has 1,234 bytes",
             "train, a: 90 documents, 25.0% of the bytes, 2.50 passes",
             "train, b: 0 documents, 0.0% of the bytes, 1.00 passes",
             "train, c: 10 documents, 75.0% of the bytes, 1.00 passes",

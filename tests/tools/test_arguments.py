@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -81,6 +82,17 @@ def test_pythonpath_does_not_replace_packages_of_the_repository(tmp_path, comman
 
     assert done.returncode == 0, done.stderr
     assert "usage: " in done.stdout
+
+
+def test_a_file_in_the_root_does_not_hide_the_standard_library(tmp_path):
+    for name in ("src", "extras"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    (tmp_path / "queue.py").touch()
+    command = [sys.executable, "src", "compare", "--help"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("tool", PROGRAM["TOOLS"])

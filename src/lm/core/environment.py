@@ -1,6 +1,8 @@
-"""What NumPy reads when it is loaded: import this module before it.
+"""What NumPy and Matplotlib read when they are loaded: import this module before them.
 
-The settings make it run the same code on every x86-64 processor with AVX2. A person's own settings are kept.
+The settings make NumPy run the same code on every x86-64 processor with AVX2. A person's own settings are kept.
+Pictures are files, so no backend for a screen is loaded: the one that Jupyter names in its terminals exists in its
+kernels alone.
 """
 
 import os
@@ -12,3 +14,4 @@ SETTINGS = {
 
 for name, value in SETTINGS.items():
     os.environ.setdefault(name, value)
+os.environ["MPLBACKEND"] = "agg"

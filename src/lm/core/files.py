@@ -107,11 +107,14 @@ def make_folder(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make the bytes of a file, or the names in a folder, survive a power cut."""
+    """Make the bytes of a file, or the names in a folder, survive a power cut; some disks cannot sync a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with names_file(path):
             os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Stages tell NumPy which code to run before they load it; a person's own settings are kept."""
+"""Stages tell NumPy and Matplotlib which code to run before they load it; a person's own settings are kept."""
 
 import os
 import subprocess
@@ -20,7 +20,11 @@ print(os.environ["OPENBLAS_CORETYPE"], features["X86_V4"], features["AVX512_ICL"
 
 @pytest.mark.parametrize(
     ("stage", "own", "found"),
-    [("train", {}, "Haswell False False"), ("eval", {"OPENBLAS_CORETYPE": "Zen"}, "Zen False False")],
+    [
+        ("train", {}, "Haswell False False"),
+        ("eval", {"OPENBLAS_CORETYPE": "Zen"}, "Zen False False"),
+        ("plot", {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}, "Haswell False False"),
+    ],
 )
 def test_numpy_gets_these_settings(stage, own, found):
     others = {name: value for name, value in os.environ.items() if name not in SETTINGS}

@@ -1,7 +1,9 @@
 """Files are complete or absent, synced before they are renamed, and have one writer."""
 
+import contextlib
 import errno
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -84,6 +86,20 @@ def test_a_folder_is_synced_before_the_rename(tmp_path, calls):
     synced = {os.path.relpath(path, folder) for _, path in before_the_rename}
     assert synced == {".", "inner", "inner/file"}
     assert calls[-1] == ("fsync", str(tmp_path))
+
+
+@pytest.mark.parametrize(("number", "is_file"), [(errno.EINVAL, False), (errno.EIO, False), (errno.EINVAL, True)])
+def test_a_disk_that_cannot_sync_folders_is_used(tmp_path, monkeypatch, number, is_file):
+    def fail(descriptor):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode) == is_file:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    is_used = number == errno.EINVAL and not is_file
+    with contextlib.nullcontext() if is_used else pytest.raises(OSError), atomic_folder(tmp_path / "out") as folder:
+        (folder / "file").touch()
+
+    assert (tmp_path / "out/file").exists() == is_used
 
 
 def names_in(folder: Path) -> list[str]:
