@@ -70,6 +70,8 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.csv", b'id\ttext\n1\tone, "two"\n', {}, ['one, "two"']),
         ("a.tsv", b"id|text|n\n1|one, two|3\n", {}, ["one, two"]),
         ("a.csv", b"\n\ntext\none\n", {}, ["one"]),
+        ("a.csv", b"\nsep=;\n\nid,a;text\n0,5;one, two\n", {}, ["one, two"]),
+        ("b.tsv", b"sep=\t\nid\ttext\n0\tthree\n", {}, ["three"]),
         ("a.tsv", b"text\none, two\n", {}, ["one, two"]),
         ("a.csv", b"id,text\n1\n2,two\n", {}, ["two"]),
         ("a.csv", b'id,text\r1,"one\rtwo"\r2,three\r', {}, ["one\ntwo", "three"]),
@@ -138,6 +140,9 @@ GZIP = gzip.compress(b"some words of text " * 99, mtime=0)
         ("a.pkl", pickle.dumps({"text": "t"}, protocol=0), {}, ["is a pickle of Python"]),
         ("a.jsonl", CHAT, {}, ["line 1 has no text in 'text' nor in another field", "docs/data.md#your-own-text"]),
         ("a.jsonl", NESTED, {"column": "id.x"}, ["line 1 has no text in 'id.x'"]),
+        ("a.jsonl", b'{"text": [1]}\n', {}, ["line 1 holds list in 'text'; convert each row to one string"]),
+        ("a.jsonl", b"5\n", {}, ["line 1 holds int; it must hold a string, or an object with one in 'text'"]),
+        ("a.docx", b"PK\3\4\0\0text", {}, ["is a ZIP archive, such as .docx"]),
         # Damaged files, and files of another content than their names say.
         ("a.parquet", parquet(ROWS)[:-100], {}, ["not a whole parquet file"]),
         ("a.parquet", flipped(parquet(ROWS, write_page_checksum=True)), {}, ["row group 0"]),
@@ -167,7 +172,7 @@ def test_files_of_two_encodings_are_read_right_and_counted(fetch, capsys):
     assert fetch(files, encoding="cp1252") == 0
 
     assert texts_of("text") == [GERMAN, GERMAN, "ASCII", GERMAN]
-    assert "warning: 2 of 4 files are UTF-8 and were read so, not as cp1252; first " in capsys.readouterr().err
+    assert "warning: 2 of 4 files are UTF-8 and were read so, not in sources.local.fetch" in capsys.readouterr().err
     assert read_json("data/raw/manifest.json")["sources"]["local"]["utf_8_files"] == 2
 
 

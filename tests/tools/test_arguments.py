@@ -85,8 +85,7 @@ def test_pythonpath_does_not_replace_packages_of_the_repository(tmp_path, comman
 
 
 def test_a_file_in_the_root_does_not_hide_the_standard_library(tmp_path):
-    for name in ("src", "extras"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    shutil.copytree(ROOT / "src", tmp_path / "src")
     (tmp_path / "queue.py").touch()
     command = [sys.executable, "src", "compare", "--help"]
 

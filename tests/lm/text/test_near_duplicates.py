@@ -237,13 +237,11 @@ def test_by_rule_2_other_letters_marks_and_texts_without_words_differ(text, othe
 @pytest.mark.parametrize(
     ("text", "other"),
     [
-        pytest.param("❤️ sun\u034fny \u200fday\u061c, 1\ufe0f\u20e3", "❤ sunny day 1", id="invisible marks"),
-        pytest.param("🏴\U000e0067\U000e007f 葛\U000e0100 ab\u3164", "🏴 葛 ab", id="tags and variants"),
-        pytest.param("café naïve Đà Nẵng", "cafe naive Đa Nang", id="accents"),
-        pytest.param("ёлка й", "елка и", id="Cyrillic"),
-        pytest.param("שָׁלוֹם", "שלום", id="Hebrew points"),
-        pytest.param("كِتَابٌ أحمد كـــتاب", "كتاب احمد كتاب", id="Arabic vowels, hamza and tatweel"),
-        pytest.param("کتابی", "كتابي", id="Persian keyboard"),
+        ("❤️ sun\u034fny \u200fday\u061c, 1\ufe0f\u20e3", "❤ sunny day 1"),
+        ("🏴\U000e0067\U000e007f 葛\U000e0100 ab\u3164", "🏴 葛 ab"),
+        ("café naïve Đà Nẵng ёлка й", "cafe naive Đa Nang елка и"),
+        ("שָׁלוֹם كِتَابٌ أحمد كـــتاب", "שלום كتاب احمد كتاب"),
+        ("کتابی", "كتابي"),  # Persian and Arabic keyboards
     ],
 )
 def test_by_rule_3_what_a_writer_may_leave_out_does_not_count(text, other):

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -26,6 +26,7 @@ Globs = str | tuple[str, ...]
 
 MAX_LISTED = 10  # files that cannot be read
 OTHER_ENCODINGS = "set sources.yaml:sources.local.fetch.encoding to theirs (files in UTF-8 stay UTF-8)"
+OTHER_UTF_8 = "are UTF-8 and were read so, not in sources.local.fetch.encoding"
 MAX_NAMED = 3  # damaged files
 CELL_CHARS = 32_767  # most characters of a cell in Excel
 MAX_SHARE_DIFFERENCE = 0.2  # between the shares of the files of a suffix in two splits
@@ -126,7 +127,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         "input_files": len(files),
         "replaced_characters": sum(file["replaced_characters"] for file in findings.damaged),
         "damaged_files": findings.damaged,
-        "utf_8_files": len(findings.other_utf_8),
+        "utf_8_files": len(findings.files[OTHER_UTF_8]),
         "characters_by_suffix": chars_by_suffix,
         "column": "text",
         "splits": {split: describe_split(folder, split, "text", [str(path)]) for split in splits},
@@ -140,22 +141,21 @@ class Findings:
         self.damaged: list[dict] = []  # files with characters that became U+FFFD, or with NULs
         self.num_text_files = 0  # files without rows
         self.num_separated_files = 0  # of these, the files that the separator divides
-        self.other_utf_8: list[Path] = []  # files in UTF-8 in spite of `encoding`
-        self.doubtful: list[Path] = []  # answers of servers, and text in another form
         self.num_cell_limit = 0  # texts as long as the longest of a table of Excel
-        self.empty: list[Path] = []  # files that hold no text
+        self.files: defaultdict[str, list[Path]] = defaultdict(list)  # problem → its files
 
     def add(self, file: TextFile, num_documents: int) -> None:
         """Count a file that was read."""
         if file.num_replaced or file.num_nuls:
             counts = {"replaced_characters": file.num_replaced, "nul_characters": file.num_nuls}
             self.damaged.append({"path": str(file.path), **counts})
-        if file.is_other_utf_8:
-            self.other_utf_8.append(file.path)
-        if file.is_doubtful:
-            self.doubtful.append(file.path)
-        if file.is_empty:
-            self.empty.append(file.path)
+        for has_problem, problem in (
+            (file.is_other_utf_8, OTHER_UTF_8),
+            (file.is_empty, "hold no text"),
+            (file.is_doubtful, DOUBTFUL),
+        ):
+            if has_problem:
+                self.files[problem].append(file.path)
         if not file.has_rows:
             self.num_text_files += 1
             self.num_separated_files += num_documents > 1
@@ -173,13 +173,8 @@ class Findings:
                 where = f"{sum(damaged.values())} characters in {len(damaged)} of {num_files} files"
                 listed = f"in {names}{others} (damaged_files in data/raw/manifest.json)"
                 print(f"warning: {where} {problem}; {listed}", file=sys.stderr)
-        for files, problem in (
-            (self.other_utf_8, f"are UTF-8 and were read so, not as {fetch.encoding}"),
-            (self.empty, "hold no text"),
-            (self.doubtful, f"{DOUBTFUL}; the model learns it so: convert or remove them"),
-        ):
-            if files:
-                print(f"warning: {len(files)} of {num_files} files {problem}; first {files[0]}", file=sys.stderr)
+        for problem, files in self.files.items():
+            print(f"warning: {len(files)} of {num_files} files {problem}; first {files[0]}", file=sys.stderr)
         if self.num_cell_limit:
             where = f"{self.num_cell_limit} texts have exactly {CELL_CHARS:,} characters"
             print(f"warning: {where}, the most that a cell of Excel holds; their ends may be missing", file=sys.stderr)
@@ -203,7 +198,7 @@ def find_files(path: Path, include: Globs, exclude: Globs | None = None) -> list
     matching = _matching(path, include) - _matching(path, exclude)
     hashed = _files_that_dvc_hashes(path)
     files = []
-    left_out: dict[str, list[Path]] = {}
+    left_out: defaultdict[str, list[Path]] = defaultdict(list)
     for file in sorted(path.rglob("*")):
         parts = file.relative_to(path).parts
         if is_hidden(parts):
@@ -216,18 +211,16 @@ def find_files(path: Path, include: Globs, exclude: Globs | None = None) -> list
         if not reason and file not in hashed:
             reason = "DVC does not hash them (.dvcignore, or a DVC project inside), so that no change would be seen"
         if reason:
-            left_out.setdefault(reason, []).append(file)
+            left_out[reason].append(file)
         else:
             files.append(file)
 
-    if not files:
-        wanted = ", ".join(map(repr, as_tuple(include)))
-        without = " without " + ", ".join(map(repr, as_tuple(exclude))) if exclude else ""
-        where = f"{path}: no file matches {wanted}{without} (sources.local.fetch.include)"
-        raise DataError(f"{where}; {_other_files(path, include)}")
     for reason, found in left_out.items():
         where = f"{len(found)} files are left out because {reason}, first {found[0]}"
         print(f"warning: {where}; to read them, rename or move them", file=sys.stderr)
+    if not files:
+        what = f"{include!r} without {exclude!r}" if exclude else f"{include!r}"
+        raise DataError(f"{path}: no file matches {what} (sources.local.fetch.include); {_other_files(path, include)}")
     return files
 
 

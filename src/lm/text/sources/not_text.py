@@ -25,6 +25,7 @@ STARTS = {
     "%PDF-": f"is a PDF file; {TO_TEXT}, such as with pdftotext",
     "%!PS": f"is a PostScript file; {TO_TEXT}, such as with ps2ascii",
     "{\\rtf": f"is an RTF file; {TO_TEXT}",
+    "PK\3\4": "is a ZIP archive, such as .docx, .xlsx and .epub are; save it as text or CSV",
     "From: <Saved by ": f"is a saved web page (MHTML); {TO_TEXT}",
     "WARC/": f"is a web archive (WARC, WET or WAT) with many pages; {PAGES_TO_ROWS}",
     "filedesc://": f"is a web archive (ARC) with many pages; {PAGES_TO_ROWS}",
@@ -54,7 +55,10 @@ ENCODED = re.compile(
     "|[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac"
 )
 MIN_ENCODED = 5  # in the first characters of a file
-DOUBTFUL = "are answers of a server, such as web pages, or have much text in forms such as &amp; =C3=BC %C3%BC Ã¼"
+DOUBTFUL = (
+    "are answers of a server, such as web pages, or have much text in forms such as &amp; =C3=BC %C3%BC Ã¼; "
+    "the model learns it so: convert or remove them"
+)
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:

@@ -34,7 +34,6 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 JSON_LINES = (".jsonl", ".ndjson", ".jsonlines", ".ldjson")
 TABLES = (".csv", ".tsv")
 PARQUET_MAGIC = b"PAR1"
-ZIP_MAGIC = b"PK\3\4"
 UTF_8 = "utf-8-sig"  # removes a byte-order mark
 # The mark of UTF-32 begins with that of UTF-16.
 BYTE_ORDER_MARKS = {
@@ -219,8 +218,6 @@ class TextFile:
             raise DataError("is a parquet file; give it a name that ends in .parquet, not compressed")
         if "\0" not in beginning:
             return
-        if start.startswith(ZIP_MAGIC):
-            raise DataError("is a ZIP archive, such as .docx, .xlsx and .epub are; save it as text or CSV")
         found = f"is not text but binary, or UTF-16 without a mark, or cut off, with a NUL at byte {start.find(0)}"
         remedy = f"convert it, such as a saved dataset with to_parquet, or set {ENCODING} to utf-16-le or utf-16-be"
         raise DataError(f"{found}; {remedy}")

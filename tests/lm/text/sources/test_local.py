@@ -418,9 +418,10 @@ def test_a_suffix_with_another_share_of_validation_is_warned_of(tmp_path, capsys
 
 
 def test_files_that_hold_no_text_are_named(tmp_path, capsys):
-    source = write_files(tmp_path / "in", {"a.txt": "one two", "b.txt": "", "c.txt": "three four", "d.csv": ""})
+    contents = {"a.txt": "one two", "b.txt": "", "c.txt": "three four", "d.csv": "", "e.txt": ""}
+    source = write_files(tmp_path / "in", contents)
 
-    fetch_local(fetch_params(), source, tmp_path / "out")
+    fetch_local(fetch_params(exclude="e.*"), source, tmp_path / "out")
 
     assert f"warning: 2 of 4 files hold no text; first {source / 'b.txt'}\n" in capsys.readouterr().err
 
@@ -462,25 +463,6 @@ def test_different_remedies_stay_with_their_files(tmp_path):
     assert what_to_do.endswith("; correct them, or leave them out by sources.yaml:sources.local.fetch.exclude")
 
 
-def test_a_table_whose_first_line_names_the_delimiter_is_read(tmp_path):
-    """As Excel writes it; the delimiter need not be the one that cuts the line with the names best."""
-    (tmp_path / "a.csv").write_text("\nsep=;\n\nid,a;text\n0,5;one, two\n")
-    (tmp_path / "b.tsv").write_text("sep=\t\nid\ttext\n0\tthree\n")
-    (tmp_path / "c.csv").write_text("sep=;\n")
-
-    assert documents(tmp_path / "a.csv") == ["one, two"]
-    assert documents(tmp_path / "b.tsv") == ["three"]
-    assert documents(tmp_path / "c.csv") == []
-
-
-def test_fetch_leaves_out_excluded_files(tmp_path):
-    source = write_files(tmp_path / "in", {"a.txt": "one", "b.txt": "two"})
-
-    fetch_local(fetch_params(exclude="a.*", split=None), source, tmp_path / "out")
-
-    assert texts_of(tmp_path / "out", "text") == ["two"]
-
-
 def test_excluded_files_are_not_found(tmp_path):
     (tmp_path / "drafts").mkdir()
     for name in ("a.txt", "b.txt", "drafts/c.txt"):
@@ -507,18 +489,3 @@ def test_a_glob_without_files_is_told_what_there_is(tmp_path, include, said):
 
     with pytest.raises(DataError, match=said):
         find_files(tmp_path, include)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.docx", b"PK\3\4\0\0text", "is a ZIP archive, such as .docx"),
-        ("a.jsonl", b'{"text": [1]}\n', "line 1 holds list in 'text'; convert each row to one string"),
-        ("a.jsonl", b"5\n", "line 1 holds int; it must hold a string, or an object with one in 'text'"),
-    ],
-)
-def test_what_holds_no_text_is_refused_with_what_it_is(tmp_path, name, content, said):
-    (tmp_path / name).write_bytes(content)
-
-    with pytest.raises(DataError, match=said):
-        documents(tmp_path / name)
