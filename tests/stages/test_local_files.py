@@ -5,6 +5,7 @@ import gzip
 import io
 import pickle
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from lm.core.files import read_json
 from lm.core.params import read_yaml
+from support import ROOT
 from support.refusal import refused
 from support.stages import change_params, run_here, stage_folder
 
@@ -158,6 +160,17 @@ def test_a_file_is_refused(fetch, capsys, name, content, changes, facts):
     status = fetch({name: content}, **changes)
 
     refused(status, capsys.readouterr().err, 3, f"{name}: ", *facts)
+
+
+def test_the_lines_of_the_page_make_text_of_a_chat(fetch):
+    (lines,) = re.findall("```python tested\n(.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+    Path("chats").mkdir()
+    Path("chats/a.jsonl").write_bytes(CHAT)
+
+    exec(lines, {})
+
+    assert fetch({"a.jsonl": Path("data/local/a.jsonl").read_bytes()}) == 0
+    assert texts_of("text") == ["user: one"]
 
 
 def test_a_source_without_text_is_refused(fetch, capsys):

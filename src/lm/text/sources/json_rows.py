@@ -80,7 +80,7 @@ def _texts_of(rows: Iterable[tuple[str, Any]], column: str, unit: str) -> Iterat
 
     if has_text:
         problem = f"{num_lacking} of {num_rows} {unit} have no text in {column!r}, first {first_lacking}"
-        raise DataError(f"{problem}, which has {found or 'none'}; add it, or null in it to leave the row out")
+        raise DataError(f"{problem}, which has {found or 'none'}; add it to these, or null in it to leave them out")
     problem = f"{first_lacking} has no text in {column!r}"
     if not found:
         raise DataError(f"{problem} nor in another field; make each row one string, such as {EXAMPLE}")

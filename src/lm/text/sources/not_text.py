@@ -14,8 +14,8 @@ BACKUPS = re.compile(r".*~|#.*#|.*\.(bak|backup|orig|rej|old|tmp)", re.IGNORECAS
 SYSTEM_FOLDERS = ("$RECYCLE.BIN", "System Volume Information", "@eaDir")
 DVC_RECORD = ".dvc"
 PARTIAL_SUFFIXES = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".filepart", ".aria2")
-# Of files that stand for one on another disk, and of links to a document or to a web page.
-STAND_INS = (".icloud", ".nextcloud", ".owncloud", ".webloc", ".gdoc", ".gsheet", ".gslides")
+# Of files that stand for one on another disk, and of links to a web page.
+STAND_INS = (".icloud", ".nextcloud", ".owncloud", ".webloc")
 
 SYSTEM_FILE = "is a file that a system put beside another; remove it"
 TO_TEXT = "save it as plain text, or as JSONL"
