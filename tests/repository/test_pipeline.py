@@ -122,8 +122,10 @@ def test_parameters_are_the_sections_read(stage):
 
 
 # Packages that stages import but that decide no byte of a result: they read YAML, look up hardware, show progress, or
-# download files whose hashes are checked. matplotlib draws pictures, in the stage plot, which lists requirements.txt.
+# download files whose hashes are checked. dvc names the files of own text that it hashes, and with others it runs fetch
+# again. matplotlib draws pictures, in the stage plot, which lists requirements.txt.
 DECIDE_NOTHING = {
+    "dvc",
     "httpx2",
     "huggingface_hub",
     "matplotlib",
