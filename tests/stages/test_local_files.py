@@ -82,7 +82,7 @@ TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
         ("a.txt.gz", gzip.compress(b"words", mtime=0) + b"\0" * 512, {}, ["words"]),
         ("a.jsonl", b'"one"\n' + codecs.BOM_UTF8 + b'"two"\n', {"encoding": "UTF8"}, ["one", "two"]),
         ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one"]),
-        ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\n', {"column": "a.b"}, ["one"]),
+        ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\nnull\n', {"column": "a.b"}, ["one"]),
         ("a.json", b'{\n"a": {"b": "one"}\n}', {"column": "a.b"}, ["one"]),
         ("a.txt", LETTER.encode(), {"include": ["*.md", "*.txt"], "exclude": ["*.pdf"]}, [LETTER]),
     ],

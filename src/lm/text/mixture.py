@@ -104,8 +104,8 @@ def _keyed(source: MixtureSource, fraction: float, total_bytes: int) -> Iterator
     while position / fraction < total_bytes:
         for batch, lengths in source.rows:
             texts = batch.column(0).cast(pa.large_string())
-            sizes = np.from_dlpack(pc.binary_length(texts))
-            ends = position + np.cumsum(sizes, dtype=np.int64)
+            sizes = np.from_dlpack(pc.binary_length(texts)).astype(np.int64)
+            ends = position + np.cumsum(sizes)
             keys = (ends - sizes / 2) / fraction  # bytes of the whole stream at which this source's turn has come
             documents = KeyedDocuments(texts, lengths, keys)
             count = int(np.searchsorted(keys, total_bytes))

@@ -67,14 +67,19 @@ def _texts_of(rows: Iterable[tuple[str, Any]], column: str, unit: str) -> Iterat
     for place, row in rows:
         num_rows += 1
         value = _field_of(row, column) if isinstance(row, dict) else row
-        if value is MISSING or (isinstance(row, dict) and isinstance(value, dict)):
+        if value is MISSING or isinstance(value, dict):
             if not num_lacking:
                 first_lacking = place
                 found = ", ".join(_paths_of_texts(row))
             num_lacking += 1
-        else:
+        elif value is None or isinstance(value, str):
             has_text |= value is not None
-            yield _text_of(row, value, column, place)
+            yield value
+        else:
+            held = f"{place} holds {type(value).__name__}"
+            if isinstance(row, dict):
+                raise DataError(f"{held} in {column!r}; convert each row to one string")
+            raise DataError(f"{held}; it must hold a string, or an object with one in {column!r}")
     if not num_lacking:
         return
 
@@ -85,18 +90,6 @@ def _texts_of(rows: Iterable[tuple[str, Any]], column: str, unit: str) -> Iterat
     if not found:
         raise DataError(f"{problem} nor in another field; make each row one string, such as {EXAMPLE}")
     raise DataError(f"{problem} but {found}; set {COLUMN} to one of them")
-
-
-def _text_of(row: Any, value: Any, column: str, place: str) -> str | None:
-    """Return the string or null that a row is, or has in the column."""
-    if value is None and isinstance(row, dict):
-        return None
-    if not isinstance(value, str):
-        kind = type(value).__name__
-        if isinstance(row, dict):
-            raise DataError(f"{place} holds {kind} in {column!r}; convert each row to one string")
-        raise DataError(f"{place} holds {kind}; it must hold a string, or an object with one in {column!r}")
-    return value
 
 
 def _field_of(row: dict, column: str) -> Any:
