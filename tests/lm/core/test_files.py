@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from unittest import mock
 from unittest.mock import Mock
 
 import pytest
@@ -116,7 +115,7 @@ def write_folder(path: Path, name: str) -> None:
 @pytest.mark.parametrize(("number", "name"), [(errno.EINVAL, ""), (errno.EIO, ""), (errno.EINVAL, "a file")])
 def test_only_a_folder_need_not_be_synced_on_a_disk_that_cannot(tmp_path, monkeypatch, number, name):
     (tmp_path / "a file").touch()
-    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(number, "")))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(number, "")))
 
     if number == errno.EINVAL and not name:
         sync(tmp_path)
