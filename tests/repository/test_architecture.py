@@ -2,7 +2,6 @@
 
 import ast
 import re
-import runpy
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -84,39 +83,6 @@ def names_at_import(path: Path) -> list[str]:
     return names
 
 
-def own_imports(path: Path) -> list[str]:
-    """Return the full names that a file imports from the library, the tools and the extras."""
-    names = [longest_name for longest_name, *_ in imported_names(path, ROOT)]
-    return [name for name in names if name.startswith(("evidence.", "lm.", "tools.", "extras."))]
-
-
-def test_extras_import_the_library_common_and_themselves_and_nothing_in_src_imports_them():
-    for path in FILES:
-        assert not [name for name in own_imports(path) if name.startswith("extras.")], path
-    for path in (ROOT / "extras").glob("*/*.py"):
-        itself = f"extras.{path.parent.name}."
-        for name in own_imports(path):
-            assert name.startswith(("evidence.", "lm.", "tools.common.", itself)), path
-
-
-def defines_main(path: Path) -> bool:
-    """Return True for a tool: a module with a function `main`."""
-    names = {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
-    return "main" in names
-
-
-def test_every_tool_is_in_the_table_of_python_src():
-    modules = [*(ROOT / "src/tools").rglob("*.py"), *(ROOT / "extras").rglob("*.py")]
-    tools = {path for path in modules if defines_main(path)}
-
-    program = runpy.run_path(str(SRC / "__main__.py"))
-    listed = program["TOOLS"].values()
-
-    assert {program["path_of"](module) for module in listed} == tools
-    for module in listed:
-        assert program["summary"](module), module
-
-
 def test_modules_import_each_other_in_no_circle():
     TopologicalSorter(GRAPH).prepare()  # raises CycleError with the circle
 
@@ -139,21 +105,6 @@ def test_entry_points_that_can_load_torch_first_import_its_settings():
     for path in [SRC / "__main__.py", *entries]:
         decisive = [name for name, package in first_names(path) if package in {"lm", *LOAD_TORCH}]
         assert decisive[0] == "lm.core.environment", path
-
-
-def test_the_library_holds_only_what_a_stage_needs():
-    needed = closure(GRAPH, stages())
-
-    for path in FILES:
-        assert path in needed or not name_of(path).startswith("lm/") or path.name == "__init__.py", path
-
-
-def test_a_package_imports_nothing_by_itself():
-    """`import lm.core.errors` must not load the rest of the library."""
-    for path in FILES:
-        if path.name == "__init__.py":
-            statements = ast.parse(path.read_text()).body
-            assert len(statements) <= 1, path  # a docstring
 
 
 # Requirements.

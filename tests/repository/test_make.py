@@ -96,13 +96,6 @@ def test_uv_installs_all_but_torch_and_again_what_an_interrupted_one_may_have_le
     assert not (tmp_path / ".venv/begun").exists()
 
 
-def test_recipes_run_in_a_shell_that_the_make_of_macos_does_not_skip():
-    """GNU make 3.81 starts simple commands without the default shell, and then ignores the exported PATH."""
-    printed = make_here("-pn", "help")
-
-    assert re.findall(r"^SHELL :?= (.*)$", printed, re.M) == ["bash"]
-
-
 # `make back`.
 
 RESTORED = (

@@ -168,22 +168,6 @@ def test_every_stage_first_checks_the_parameters_of_all(stage):
     assert STAGES[stage]["cmd"][0] == "python src check_parameters"
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_path_of_a_command_is_listed_and_stands_after_the_flag_of_its_name(stage):
-    """`--train …/train.bin`; the tokens of tokenize_split.py are named after its split."""
-    _, arguments = module_and_arguments(stage)
-    path_of_flag = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    split = path_of_flag.pop("--split", None)
-    if split:
-        path_of_flag[f"--{split}"] = path_of_flag.pop("--tokens")
-
-    # A path of the command may also be the folder of what is listed.
-    listed = [*STAGES[stage]["deps"], *outputs_of(stage)]
-    for flag, path in path_of_flag.items():
-        assert any(is_below(name, [path]) for name in listed), path
-        assert flag == f"--{Path(path).stem}"
-
-
 def note_reads(folder: Path, notes: Path) -> None:
     """A sabotage: write the path of each file of a folder that this process opens to read into `notes`."""
 
@@ -239,15 +223,6 @@ def test_every_file_that_a_stage_reads_is_a_dependency(finished, tmp_path, monke
         assert read - NOT_LISTED, stage
 
 
-def test_the_library_names_parameter_files_by_their_constants():
-    """Otherwise `sections_read` would not see what a module of the library reads."""
-    defines_constants = SRC / "lm" / "core" / "paths.py"
-    for path in (SRC / "lm").rglob("*.py"):
-        code = re.sub(r'""".*?"""', "", path.read_text(), flags=re.S)
-        names_a_file = re.search(r'["\'](params|presets|sources)\.yaml["\']', code)
-        assert not names_a_file or path == defines_constants, path
-
-
 def comments_of(path: Path) -> list[str]:
     comments = re.findall(r"(?:^|\s)# .*$", path.read_text(), re.M)
     return [comment.strip() for comment in comments]
@@ -277,29 +252,3 @@ def test_dvc_lock_records_the_stages_of_dvc_yaml_and_no_others():
     lock = yaml.safe_load((ROOT / "dvc.lock").read_text())
 
     assert lock["stages"].keys() == STAGES.keys()
-
-
-def test_every_chart_names_its_axes_and_no_curve_is_drawn_twice():
-    """DVC draws a CSV without them, in `dvc plots diff`, as its last column by row."""
-    pipeline = yaml.safe_load((ROOT / "dvc.yaml").read_text())
-    charts = []
-    for stage in STAGES.values():
-        for entry in stage.get("plots", []):
-            ((path, chart),) = entry.items()
-            if path.endswith(".csv"):
-                charts.append((path, chart["y"], chart))
-    for entry in pipeline["plots"]:
-        ((_, chart),) = entry.items()
-        charts += [(path, y, chart) for path, y in chart["y"].items()]
-
-    for _, _, chart in charts:
-        assert {"x", "x_label", "y_label"} <= chart.keys()
-        assert "template" not in chart or (ROOT / ".dvc" / "plots" / f"{chart['template']}.json").exists()
-    curves = [(path, y) for path, y, _ in charts]
-    assert len(set(curves)) == len(curves)
-
-
-def test_no_output_switches_the_run_cache_off():
-    """DVC stores no run of a stage with an uncached output that is neither a metric nor a plot."""
-    for stage in STAGES.values():
-        assert all(isinstance(output, str) for output in stage.get("outs", []))

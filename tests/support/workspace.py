@@ -64,13 +64,6 @@ def path_of_programs() -> str:
     return os.pathsep.join(folder for folder in folders if folder)
 
 
-def python_of_tests() -> str:
-    """Return the `python` of that PATH, for code that starts `sys.executable`."""
-    program = shutil.which("python", path=path_of_programs())
-    assert program
-    return program
-
-
 ALL = set(STAGES)
 
 
