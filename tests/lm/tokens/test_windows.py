@@ -1,10 +1,6 @@
 """Batches depend on seed and step alone, take every window once an epoch, and reach every position."""
 
 import itertools
-import re
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError
-from lm.tokens.windows import TokenWindows, model_selection_starts, read_windows, shuffled
-from lm.train.step import prefetch, to_device
+from lm.tokens.windows import TokenWindows, model_selection_starts, shuffled
+from lm.train.step import prefetch
 from support.properties import check_examples
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -54,19 +50,6 @@ def test_two_epochs_take_every_window_once_each(num_tokens, seq_len, batch_size,
         last_target = in_order[-1] + seq_len
         assert last_target < num_tokens
         assert last_target + seq_len >= num_tokens, "no window is left out at the end"
-
-
-@pytest.mark.parametrize("num_tokens", [9, 16, 17, 25])
-def test_every_position_is_a_target_in_some_epoch(num_tokens):
-    targets = set()
-
-    for seed in range(4):
-        windows = windows_of(num_tokens, 8, 2, seed)
-        for step in range(100):
-            _, y = windows.batch(step)
-            targets |= set(y.ravel().tolist())
-
-    assert targets == set(range(1, num_tokens))
 
 
 def offsets_of_epochs(seed: int) -> list[int]:
@@ -117,54 +100,12 @@ def test_steps_in_any_order_read_the_same_windows():
         assert np.array_equal(windows.starts(step), expected[step])
 
 
-def test_each_epoch_is_shuffled_once():
-    windows = windows_of(16_001, 16, 7, seed=1)
-    before = shuffled.cache_info().misses
-
-    for step in range(280):  # of 143 in an epoch; a batch holds windows of both
-        windows.starts(step)
-        windows.starts(max(0, step - 1))
-
-    assert shuffled.cache_info().misses == before + 2
-
-
 # What is read
-
-
-def test_targets_are_the_inputs_shifted_by_one():
-    ids = np.arange(1000, dtype=np.uint16)
-
-    x, y = TokenWindows(ids, 16, 3, seed=3).batch(5)
-
-    assert x.shape == y.shape == (3, 16)
-    assert x.dtype == y.dtype == np.int64
-    assert np.array_equal(y, x + 1)
-
-
-def test_a_file_of_one_window_is_enough():
-    x, y = windows_of(9, 8, 2, seed=0).batch(0)
-
-    assert x.tolist() == [list(range(8))] * 2
-    assert y.tolist() == [list(range(1, 9))] * 2
 
 
 def test_a_file_shorter_than_a_window_and_its_last_target_is_refused():
     with pytest.raises(DataError, match=r"8 tokens.*train\.seq_len 8 needs 9"):
         TokenWindows(np.arange(8), 8, 2, seed=0)
-
-
-@pytest.mark.parametrize("ids", [np.arange(60)[::3], np.arange(20, dtype=">u2"), np.arange(20, dtype=np.uint32)])
-def test_windows_are_read_from_any_array_of_integers(ids):
-    starts = np.array([0, 16, 3])
-
-    buffer = read_windows(ids, starts, 4)
-
-    assert buffer.tolist() == [ids[start : start + 4].tolist() for start in starts]
-    assert buffer.dtype == np.int64
-    assert buffer.flags.c_contiguous
-    assert buffer.flags.writeable
-    with pytest.raises(IndexError):
-        read_windows(ids, np.array([17]), 4)
 
 
 def test_prefetch_reads_one_step_ahead(monkeypatch):
@@ -185,17 +126,6 @@ def test_prefetch_reads_one_step_ahead(monkeypatch):
         expected_x, expected_y = windows_of(500, 8, 4, seed=1).batch(step)
         assert np.array_equal(x.numpy(), expected_x)
         assert np.array_equal(y.numpy(), expected_y)
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_inputs_and_targets_on_a_device_share_one_buffer(device):
-    buffer = np.arange(10).reshape(2, 5)
-
-    x, y = to_device(buffer, device)
-
-    assert x.shape == y.shape == (2, 4)
-    assert x.device.type == y.device.type == device
-    assert x.stride() == y.stride() == (5, 1)
 
 
 # When a document is read
@@ -269,31 +199,3 @@ def test_selected_windows_at_the_limits(num_tokens, num_selected, expected):
     starts = model_selection_starts(num_tokens, num_selected, 10)
 
     assert starts.tolist() == expected
-
-
-# How a large file is mapped
-
-
-def flags_of_maps(path: Path) -> list[list[str]]:
-    """Return the flags with which Linux maps a file into this process, of each map."""
-    maps = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
-    flags = []
-    for each in maps:
-        if str(path) in each:
-            line = re.search(r"VmFlags:(.*)", each)
-            flags.append(line[1].split())
-    return flags
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what it was advised")
-@pytest.mark.parametrize(("memory_bytes", "is_larger"), [(1 << 40, False), (1000, True)])
-def test_files_larger_than_memory_are_read_at_random(tmp_path, monkeypatch, memory_bytes, is_larger):
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=memory_bytes))
-    path = tmp_path / "x.bin"
-    np.arange(1000, dtype=np.uint16).tofile(path)
-
-    windows = TokenWindows(np.memmap(path, np.uint16, "r"), 8, 2, seed=1)
-
-    is_random = ["rr" in flags for flags in flags_of_maps(path)]
-    assert any(is_random) == is_larger
-    assert np.array_equal(windows.ids, np.arange(1000))
