@@ -21,7 +21,6 @@ print(os.environ["OPENBLAS_CORETYPE"], features["X86_V4"], features["AVX512_ICL"
 @pytest.mark.parametrize(
     ("stage", "own", "found"),
     [
-        ("train", {}, "Haswell False False"),
         ("eval", {"OPENBLAS_CORETYPE": "Zen"}, "Zen False False"),
         ("plot", {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}, "Haswell False False"),
     ],

@@ -70,11 +70,6 @@ def test_an_error_that_names_no_file_gets_its_name(error, file):
     assert caught.value.filename == file
 
 
-def test_a_bug_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        failing(ZeroDivisionError())([])
-
-
 PRINTING = """
 import sys
 from pathlib import Path
@@ -182,19 +177,6 @@ def test_a_copy_of_a_shallow_clone_is_refused_before_work(tmp_path, monkeypatch,
     assert status == 5
     assert done == []
     assert "run `git fetch --unshallow` there first" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("where", "is_shallow"), [(".dvc/tmp/exps/tmp2", False), (".", True), ("sub", True)])
-def test_other_clones_run_experiments(tmp_path, monkeypatch, capsys, where, is_shallow):
-    experiment(tmp_path, monkeypatch, where)
-    make_clone(tmp_path, is_shallow)
-    done = []
-
-    status = errors.exit_with_status(done.append)([])
-
-    assert status == 0
-    assert done == [[]]
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

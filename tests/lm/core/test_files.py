@@ -15,7 +15,6 @@ from lm.core.files import (
     atomic_folder,
     atomic_write,
     check_types,
-    make_folder,
     output_lock,
     read_json,
     safe_join,
@@ -124,14 +123,6 @@ def test_only_a_folder_need_not_be_synced_on_a_disk_that_cannot(tmp_path, monkey
             sync(tmp_path / name)
 
 
-def test_a_folder_is_replaced_completely(tmp_path):
-    write_folder(tmp_path / "out", "old")
-
-    write_folder(tmp_path / "out", "new")
-
-    assert names_in(tmp_path / "out") == ["new"]
-
-
 def test_a_failure_while_a_folder_is_written_keeps_the_old_one(tmp_path):
     write_folder(tmp_path / "out", "old")
 
@@ -195,13 +186,9 @@ def test_a_json_file_that_cannot_be_read_is_named_with_a_remedy(tmp_path, text, 
             read_json(path, *remedy)
 
 
-def test_json_keeps_its_order_and_characters_and_no_other_values(tmp_path):
-    write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
-    assert (tmp_path / "x.json").read_text() == '{\n  "b": 1,\n  "a": "ü"\n}\n'
-
+def test_json_with_a_number_that_other_programs_cannot_read_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "nan.json", {"loss": float("nan")})
-    assert names_in(tmp_path) == ["x.json"]
+        write_json(tmp_path / "x.json", {"loss": float("nan")})
 
 
 HOLD = """
@@ -261,19 +248,6 @@ def test_temporary_files_of_ended_processes_are_removed(tmp_path, holder):
     assert of_another_file.exists()
 
 
-def test_a_pipe_is_refused_without_waiting_for_bytes(tmp_path):
-    os.mkfifo(tmp_path / "x")
-    end = os.open(tmp_path / "x", os.O_RDWR | os.O_NONBLOCK)
-    closing = threading.Timer(2, os.close, [end])  # after which a broken reader ends
-    closing.start()
-
-    with pytest.raises(IntegrityError, match="is a pipe or a device"):
-        sha256_file(tmp_path / "x")
-
-    closing.cancel()
-    os.close(end)
-
-
 def test_a_recorded_name_that_leads_outside_its_folder_is_refused(tmp_path):
     for name in ("../a", "/etc/passwd", "b/../../a", "", "a\0"):
         with pytest.raises(IntegrityError, match=r"record\.json: names the file .* must be a path inside"):
@@ -304,14 +278,6 @@ def test_a_disk_without_locks_is_named_with_a_way_out(tmp_path, monkeypatch):
         sentence = rf"{tmp_path}/out: this disk has no file locks .* -o flock; NFS"
         with pytest.raises(EnvironmentFailure, match=sentence), output_lock(tmp_path / "out"):
             raise AssertionError("written without a lock")
-
-
-def test_a_file_that_cannot_be_synced_is_named(tmp_path, monkeypatch):
-    for write in (lambda: write_text(tmp_path / "x.json", "text"), lambda: make_folder(tmp_path / "sub")):
-        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
-        with pytest.raises(OSError, match="Input/output error") as caught:
-            write()
-        assert caught.value.filename.startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize("read", [read_json, read_yaml, sha256_file])

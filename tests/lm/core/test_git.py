@@ -32,15 +32,6 @@ def test_what_does_not_exist_is_none(repository, tmp_path_factory, monkeypatch):
     assert git("diff", "--name-only", "HEAD", "--", "known") is None
 
 
-def test_a_repository_without_a_commit_has_no_head(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["git", "init", "-q"], check=True)
-
-    assert git("rev-parse", "HEAD") is None
-    assert git("show", "HEAD:./known") is None
-    assert git("diff", "--name-only", "HEAD", "--", "known") is None
-
-
 def test_the_repository_is_that_of_the_folder_also_in_a_hook_of_another(repository, tmp_path_factory, monkeypatch):
     other = tmp_path_factory.mktemp("other")
     subprocess.run(["git", "init", "-q", str(other)], check=True)
@@ -62,10 +53,3 @@ def test_a_lost_object_is_an_error(repository):
 
     with pytest.raises(EnvironmentFailure, match="lacks objects, which `git fsck` lists"):
         git("show", "HEAD:./known")
-
-
-def test_git_that_is_not_installed_is_an_error(repository, monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-
-    with pytest.raises(EnvironmentFailure, match="git is not installed"):
-        git("status")
