@@ -1,6 +1,5 @@
-"""Compiled loops: kept code that is damaged or cannot be kept is compiled again; forked processes have own threads."""
+"""Compiled loops: kept code that is damaged or cannot be kept is compiled again."""
 
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -9,12 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from lm.exact import order
-from lm.exact.cpu import parts
-from lm.exact.cpu.products import multiply, pack
-from lm.exact.threads import set_num_threads
 from support import ROOT
 
 # Print exp(-100), which counts as exp(-41.5), and how many kept loops were used.
@@ -94,33 +89,3 @@ def test_a_package_without_a_folder_for_code_computes(package, tmp_path):
     nowhere = str(tmp_path / "file" / "folder")
 
     assert compute(package, HOME=nowhere, XDG_CACHE_HOME=nowhere) == (EXPONENTIAL, 0)
-
-
-# Forks.
-
-
-def product_of_two_threads() -> torch.Tensor:
-    x = torch.arange(400.0).view(20, 20)
-    return multiply(x, pack(x), torch.empty(20, 20))
-
-
-def compare_with(expected: torch.Tensor) -> None:
-    assert torch.equal(product_of_two_threads(), expected)
-
-
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no forks on this system")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_computes_with_threads_of_its_own(monkeypatch):
-    monkeypatch.setattr(parts, "PART_WORK", 1)
-    before = torch.get_num_threads()
-    set_num_threads(2, "exact")
-    expected = product_of_two_threads()
-
-    child = multiprocessing.get_context("fork").Process(target=compare_with, args=(expected,))
-    child.start()
-    child.join(60)
-    exit_code = child.exitcode
-    child.kill()
-    set_num_threads(before, "fast")
-
-    assert exit_code == 0, "None: the child waits for threads that it does not have"

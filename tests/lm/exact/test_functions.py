@@ -1,23 +1,18 @@
 """Exact numerics: the same bits for any layout and neighbours, close to plain torch. test_order.py has the order."""
 
 import itertools
-import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lm.exact import functions as exact
-from lm.exact import order
 from lm.exact.cpu import parts
 from lm.exact.functions import product
 from lm.model.kernels import visible
 from lm.model.score import token_losses
 from support.model_cases import build
-
-FLOAT32_ROUNDING = 2.0**-24
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -88,29 +83,6 @@ def test_an_error_in_any_thread_is_raised(threads):
 
 
 # Numbers.
-
-
-def test_the_definition_is_close_to_true_exponentials_logarithms_powers_and_cosines():
-    low = np.linspace(-41, 0, 100_001, dtype=np.float32)
-    positive = np.float32([*np.linspace(1, 3, 1001), *np.linspace(1, 1e6, 1001)])
-
-    assert np.abs(order.exp(low) / np.exp(low.astype(np.float64)) - 1).max() < 2 * FLOAT32_ROUNDING
-    assert order.log(positive) == pytest.approx(np.log(positive.astype(np.float64)), rel=1e-14, abs=1e-14)
-    for base, exponent in itertools.product((0.8, 0.999, 1.0, 0.0), (0, 1, 2, 3, 7, 900, 10**6)):
-        assert order.power(base, exponent) == pytest.approx(base**exponent, rel=1e-9, abs=1e-300)
-    for x in np.linspace(0, 1, 1001).tolist():
-        assert order.cos_pi(x) == pytest.approx(math.cos(math.pi * x), abs=1e-15)
-
-
-def test_a_softmax_gives_nothing_to_what_is_masked():
-    scores = draw(300) * 9
-    scores[7] = -torch.inf
-
-    found = exact.softmax(scores)
-
-    assert torch.allclose(found, scores.softmax(-1), atol=1e-6)
-    assert found[7] == 0
-    assert scores[7] == -torch.inf
 
 
 # Layers: ours, and the same in plain torch.
@@ -204,23 +176,6 @@ def test_results_and_gradients_are_those_in_float64(ours, plain, shapes):
         assert_relative_error(number, true)
 
 
-@pytest.mark.parametrize("window", [1, 3])
-def test_a_token_sees_its_window_of_its_document(window):
-    documents = torch.tensor(
-        [
-            [0, 0, 0, 1, 1, 2, 2, 2],
-            [5, 5, 5, 5, 5, 5, 5, 6],
-        ]
-    )
-
-    first_seen = exact.mask(documents, window, 1, torch.ones(1))
-
-    for row, t in itertools.product(range(2), range(8)):
-        in_window = range(max(0, t - window + 1), t + 1)
-        seen = [s for s in in_window if documents[row, s] == documents[row, t]]
-        assert first_seen[row, t] == seen[0]
-
-
 # Models.
 
 
@@ -231,23 +186,6 @@ def draw_ids(*shape: int, seed: int = 1) -> Tensor:
 def compute_under_autocast(model) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         model(draw_ids(1, 8))
-
-
-def test_exact_numerics_are_close_to_fast_ones_and_differ():
-    ids = draw_ids(2, 60)
-    targets = ids.roll(-1, 1)
-    fast = build(100, numerics="fast")
-    ordered = build(100, numerics="exact")
-
-    logits = ordered(ids)
-    loss = ordered.loss(ids, targets).item()
-    mean_nats = token_losses(ordered, ids, targets).mean().item()
-
-    assert not torch.equal(logits, fast(ids))
-    assert_relative_error(logits, fast(ids), 1e-5)
-    wanted_loss = pytest.approx(fast.loss(ids, targets).item(), rel=1e-5)
-    assert loss == wanted_loss
-    assert mean_nats == wanted_loss
 
 
 @pytest.mark.parametrize(
@@ -262,19 +200,6 @@ def test_exact_numerics_are_close_to_fast_ones_and_differ():
 def test_exact_numerics_refuse_what_they_do_not_define(use, problem):
     with pytest.raises(ValueError, match=f"^numerics is exact.* {problem}"):
         use(build(100, numerics="exact"))
-
-
-@pytest.mark.parametrize("window", [4, 300])
-def test_neither_the_future_nor_the_length_of_the_text_changes_a_bit(window):
-    model = build(1000, numerics="exact", sliding_window=window, max_seq_len=300)
-    ids = torch.randint(1000, (2, 300), generator=seeded(1))
-    past = ids[:, :170]
-    other_future = ids[:, 170:].flip(1)
-
-    found = model.hidden(ids)[:, :170]
-
-    assert torch.equal(found, model.hidden(torch.cat([past, other_future], 1))[:, :170])
-    assert torch.equal(found, model.hidden(past))
 
 
 @pytest.mark.parametrize(

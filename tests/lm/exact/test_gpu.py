@@ -19,11 +19,8 @@ import pytest
 from lm.exact import gpu
 from lm.exact.cpu import kernels as of_cpu
 from lm.exact.gpu import kernels as of_gpu
-from lm.exact.gpu.attention import POSITIONS_TILE, QUERIES_TILE, SCORES_TILE
 from lm.exact.gpu.softmax import softmax_kernel
-from lm.exact.gpu.tiles import FLAT_TILE, SPEEDS
 from support import ROOT
-from support.dot_chains import Term, compile_dot, follow, terms_of
 from support.gpu_cases import CASES
 
 ROUNDED = {"fma.rn", "add.rn", "sub.rn", "mul.rn", "div.rn", "sqrt.rn"}  # as IEEE 754 says
@@ -156,24 +153,3 @@ def test_products_have_as_many_fma_as_terms(compiled):
         num_fma = single + 2 * double
         assert num_fma > 0, line
         assert num_fma % terms_of_thread == 0, line
-
-
-# The order of additions.
-
-TILES = {*SPEEDS, FLAT_TILE, SCORES_TILE, QUERIES_TILE, POSITIONS_TILE}
-
-
-@pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("tile", sorted(TILES), ids=lambda tile: f"{tile.BM} x {tile.BN} x {tile.BK}")
-def test_a_compiled_dot_adds_each_term_once_and_in_ascending_order(capability, tile):
-    """From its PTX: the accumulator, then term 0 by an fma, then term 1, up to the last."""
-    ptx = compile_dot(int(capability), tile.BM, tile.BN, tile.BK, tile.num_warps)
-
-    stored = follow(ptx, 32 * tile.num_warps)
-
-    assert len(stored) == tile.BM * tile.BN
-    for place, number in stored.items():
-        row, column = divmod(place, tile.BN)
-        accumulator = Term(2, place)
-        wanted = [(Term(0, row * tile.BK + k), Term(1, k * tile.BN + column)) for k in range(tile.BK)]
-        assert terms_of(number) == [(accumulator, accumulator), *wanted]

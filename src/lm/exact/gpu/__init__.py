@@ -9,8 +9,7 @@ Rules for kernels:
 - Each operation is rounded as written. `launch` forbids the compiler to join a multiplication and an addition.
 - Divide by `div_rn`, take roots by `sqrt_rn`, join by `fma`. `/`, `tl.exp` and `tl.sum` of float32 are approximations,
   or have an order that depends on the layout.
-- `tl.dot(x, y, chain, input_precision="ieee")` adds the terms to the chain by fma, one after the other
-  (tests/support/dot_chains.py follows them through the compiled code of each tile).
+- `tl.dot(x, y, chain, input_precision="ieee")` adds the terms to the chain by fma, one after the other.
 - Indices that can reach 2**31 are int64.
 
 A result that is not a number has other bits than on a CPU: a GPU has a single NaN.
