@@ -10,18 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiktoken
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import make_tokenizer
-from lm.core.errors import DataError, IntegrityError
+from lm.core.errors import DataError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer import build
 from lm.tokenizer.build import write_for_generation, write_huggingface
-from lm.tokenizer.byte_level import cut_long_words, recover_merges, train_bpe
+from lm.tokenizer.byte_level import recover_merges, train_bpe
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.pretokenize import PATTERN
 from support import ROOT
 from support.mixture_cases import write_source
 from support.refusal import refused
@@ -128,19 +126,6 @@ def test_a_pair_that_occurs_twice_is_merged():
 
     assert b"ab" in twice
     assert b"ab" not in once
-
-
-LONGEST = "é" * 1000
-
-
-def test_words_too_long_for_the_trainer_are_cut_and_no_others():
-    text = f"{LONGEST}{LONGEST}é x" + "\n" * 2000
-
-    parts = cut_long_words(text)
-
-    assert parts == [LONGEST, LONGEST, "é x" + "\n" * 1000, "\n" * 1000]
-    for short in ("", f"{LONGEST} {LONGEST}", " " * 1000 + "x"):
-        assert cut_long_words(short) == [short]
 
 
 # Imports
@@ -256,49 +241,6 @@ def test_a_folder_that_transformers_would_read_otherwise_is_not_written(source, 
             write(folder, out)
 
 
-def test_an_ordinary_token_that_was_added_last_counts_as_an_entry(source, out):
-    import_byte_level(source, out)
-
-    tokenizer = load_tokenizer(out)
-
-    assert tokenizer.eot_id == 256
-    assert tokenizer.vocab_size == 258
-    ids, _ = tokenizer.encode_documents(["<tag>"])
-    assert ids.tolist() == [257, 256]
-
-
-def test_several_chat_templates_are_left_out(source, out):
-    """They would be files in a folder, of which meta.json has no hash."""
-    templates = [{"name": name, "template": "{{ messages }}"} for name in ("default", "tool_use")]
-
-    import_byte_level(source, out, chat_template=templates)
-
-    assert all(path.is_file() for path in out.iterdir())
-    assert load_tokenizer(out).decode(load_tokenizer(out).encode("ab")) == "ab"
-
-
-def test_transformers_decodes_spaces_as_they_were(bpe_folder):
-    from transformers import AutoTokenizer
-
-    text = "do n't , he said . Yes !"
-    ids = load_tokenizer(bpe_folder).encode(text)
-
-    auto = AutoTokenizer.from_pretrained(bpe_folder)
-
-    assert auto.decode(ids) == text
-    assert auto.clean_up_tokenization_spaces is False
-
-
-def test_an_import_does_not_depend_on_the_path(bpe_folder, tmp_path):
-    for place in ("here", "there"):
-        copy = shutil.copytree(bpe_folder, tmp_path / place)
-        imported = tmp_path / f"{place}.out"
-        imported.mkdir()
-        write_huggingface(imported, copy, repo="owner/name")
-
-    assert digests(tmp_path / "here.out") == digests(tmp_path / "there.out")
-
-
 TURNS = ["<start_of_turn>", "<end_of_turn>"]
 
 
@@ -386,27 +328,6 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder):
     assert files_of("data/tokenizer") != files_of(bpe_folder)
 
 
-def test_a_text_with_too_few_pairs_gives_fewer_entries_and_says_so(project, capsys):
-    assert project(BPE | {"vocab_size": 50_000}) == 0
-
-    assert load_tokenizer("data/tokenizer").vocab_size < 50_000
-    assert "fewer" in capsys.readouterr().err
-
-
-def test_another_vocabulary_of_tiktoken_is_refused(monkeypatch):
-    other = tiktoken.Encoding(
-        "gpt2",
-        pat_str=PATTERN,
-        mergeable_ranks={bytes([byte]): byte for byte in range(256)},
-        special_tokens={"<|endoftext|>": 256},
-    )
-    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: other)
-    monkeypatch.setattr(build, "_check_cache", lambda name: [])
-
-    with pytest.raises(IntegrityError, match=r"tiktoken's gpt2.*sha256"):
-        build.download_ranks("gpt2")
-
-
 @pytest.mark.parametrize("place", ["model/tokenizer", "model"])
 def test_a_folder_of_this_project_is_copied(project, bpe_folder, place):
     shutil.copytree(bpe_folder, Path("model/tokenizer"))
@@ -451,10 +372,3 @@ def test_a_damaged_folder_is_refused(project, bpe_folder, capsys, change, code, 
 
     refused(status, capsys.readouterr().err, code, "mine", *parts)
     assert not Path("data/tokenizer").exists()
-
-
-def test_a_vocabulary_without_all_bytes_is_refused(project, capsys):
-    status = project(BPE | {"vocab_size": 256})
-
-    refused(status, capsys.readouterr().err, 2, "vocab_size is 256", "from 257", "4,194,304")
-    assert list(Path().glob("data/[!.]*")) == [], "only the lock may remain"

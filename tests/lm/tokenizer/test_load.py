@@ -11,9 +11,8 @@ import tiktoken
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import load_tokenizer, token_dtype
+from lm.tokenizer.load import load_tokenizer
 from support.tokenizer_cases import (
-    GEMMA_LIKE_SIZE,
     SPECIAL,
     TEXTS,
     TIKTOKEN_CACHE,
@@ -67,15 +66,6 @@ def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
     assert ids == reference.encode_ordinary_batch(texts)
     assert tokenizer.vocab_size == reference.n_vocab
     assert tokenizer.eot_id == reference.eot_token
-
-
-def test_auto_tokenizer_gives_the_same_ids(byte_level_folder):
-    tokenizer = load_tokenizer(byte_level_folder)
-    texts = TEXTS[:2000] + SPECIAL
-
-    ids = [tokenizer.encode(text) for text in texts]
-
-    assert ids == auto_ids(byte_level_folder, texts)
 
 
 DOCUMENTS = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
@@ -146,11 +136,6 @@ def test_an_id_outside_the_vocabulary_is_refused(gemma_folder, gemma_tokenizer, 
         load_tokenizer(folder).encode_documents(["漢"])
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
-def test_ids_have_the_narrowest_dtype(vocab_size, dtype):
-    assert token_dtype(vocab_size) == dtype
-
-
 def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
     monkeypatch.chdir(bpe_folder.parent)
     tokenizer = load_tokenizer(Path(bpe_folder.name))
@@ -179,33 +164,9 @@ def test_a_gemma_like_tokenizer_gives_the_ids_of_its_source(gemma_source, gemma_
     assert all_ids.tolist() == [each for own in ids for each in [*own, gemma_tokenizer.eot_id]]
 
 
-def test_a_gemma_like_tokenizer_decodes_texts_and_their_ends(gemma_tokenizer):
-    text = "Hi <bos>\n\nthere 👋 "
-    ids = gemma_tokenizer.encode(text)
-    ended = [*ids, gemma_tokenizer.eot_id]
-
-    assert gemma_tokenizer.decode(ended) == text + "<eos>"
-    assert gemma_tokenizer.decode_all([ended, ids]) == [text + "<eos>", text]
-
-
 @pytest.fixture(scope="module")
 def gemma_vocab(gemma_source) -> dict[str, int]:
     return read_json(gemma_source / "tokenizer.json")["model"]["vocab"]
-
-
-def test_a_gemma_like_tokenizer_is_described(gemma_tokenizer, gemma_vocab):
-    assert gemma_tokenizer.eot_id == gemma_vocab["<eos>"]
-    assert not gemma_tokenizer.is_byte_level
-    assert gemma_tokenizer.meta["commit"] == "a" * 40
-    # A special token after the vocabulary never occurs in a file.
-    assert gemma_tokenizer.vocab_size == len(gemma_vocab) == GEMMA_LIKE_SIZE
-    assert gemma_tokenizer.meta["special_tokens"]["<image_soft_token>"] == GEMMA_LIKE_SIZE
-
-
-def test_a_token_has_the_bytes_of_its_text(gemma_tokenizer, gemma_vocab):
-    sizes = {"<0x0A>": 1, "▁a": 2, "漢": 3, "\n\n": 2, "<tag>": 5, "<bos>": 0, "<eos>": 0}
-
-    assert {token: gemma_tokenizer.token_bytes[gemma_vocab[token]] for token in sizes} == sizes
 
 
 def test_the_texts_of_the_tokens_are_the_text(gemma_tokenizer, gemma_vocab):

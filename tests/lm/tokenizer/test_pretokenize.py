@@ -3,12 +3,10 @@
 import hashlib
 
 import pytest
-import tiktoken_ext.openai_public
 
-from lm.tokenizer import pretokenize
 from lm.tokenizer.byte_level import train_bpe
 from lm.tokenizer.load import load_tokenizer, open_backend
-from lm.tokenizer.pretokenize import LONG_RUN_CHARS, PATTERN
+from lm.tokenizer.pretokenize import LONG_RUN_CHARS
 from support.fuzz import hard_texts
 from support.tokenizer_cases import TEXTS, auto_ids, digests, write_bpe
 
@@ -24,13 +22,6 @@ CONTRACTIONS = ["'S", "'ſ", "'LL", "'vE", "'Re", "don't", "DON'T", "’t", "'l"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_bpe(tmp_path_factory.mktemp("bpe"))
-
-
-def test_the_pattern_is_the_published_one(monkeypatch):
-    """Without a download of the ranks."""
-    monkeypatch.setattr(tiktoken_ext.openai_public, "data_gym_to_mergeable_bpe_ranks", lambda **options: {})
-
-    assert tiktoken_ext.openai_public.gpt2()["pat_str"] == PATTERN
 
 
 def test_the_default_ids_are_the_committed_ones(tmp_path):
@@ -82,14 +73,3 @@ def test_a_million_spaces_are_encoded(folder, text):
     tokenizer = load_tokenizer(folder)
 
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-def test_a_text_is_cut_only_at_long_runs(monkeypatch, folder):
-    monkeypatch.setattr(pretokenize, "LONG_RUN_CHARS", 2)
-    cut = load_tokenizer(folder)
-    whole = open_backend(folder / "tokenizer.json")
-    texts = TEXTS[:4000]
-
-    ids = [cut.encode(text) for text in texts]
-
-    assert ids == [encoding.ids for encoding in whole.encode_batch_fast(texts)]

@@ -7,11 +7,9 @@ import pytest
 
 from lm.tokenizer.build import write_byte_level
 from lm.tokenizer.load import load_tokenizer
-from lm.tokenizer.quality import count_scripts, count_sources, measure_vocabulary, script_of
+from lm.tokenizer.quality import count_sources, measure_vocabulary, script_of
 from lm.tokens.tokenfile import TokenFile
 from support.tokenizer_cases import write_bpe
-
-TEXT = "the theory, Привет 漢字かな 2024\n\n ½ é"
 
 
 @pytest.mark.parametrize(
@@ -39,17 +37,6 @@ def tokenizer(tmp_path):
 
 def token_file(ids, tokenizer) -> TokenFile:
     return TokenFile(Path("x.bin"), ids, {"tokenizer": tokenizer.sidecar_entry()})
-
-
-def test_the_bytes_of_the_scripts_are_those_of_the_text(tokenizer):
-    ids, _ = tokenizer.encode_documents([TEXT])
-    counts = np.bincount(ids, minlength=tokenizer.vocab_size)
-
-    scripts = count_scripts(counts, tokenizer.token_texts)
-
-    num_bytes = sum(script["tokens"] * script["bytes_per_token"] for script in scripts.values())
-    assert num_bytes == pytest.approx(len(TEXT.encode()))
-    assert {"latin", "digits", "punctuation"} <= set(scripts)
 
 
 def test_the_fractions_of_the_card_leave_out_the_ends_of_documents(tmp_path):
