@@ -19,7 +19,6 @@ from extras.compress import compress, decompress
 from extras.compress.files import HEADER_BYTES, load, split
 from extras.compress.predictions import SCALE, Predictor
 from lm.core.files import write_json
-from lm.evaluate.generation import KVCache
 from lm.model.score import score_tokens
 from lm.tokens.tokenfile import DTYPES, TokenFile, open_tokens, write_tokens
 from support import ROOT
@@ -112,45 +111,10 @@ both_kinds_of_models = pytest.mark.parametrize("models", ["data/models", "within
 # The basis: numbers that do not depend on how they are computed
 
 
-@both_kinds_of_models
-def test_hidden_states_token_by_token_have_the_bits_of_a_whole_window(models):
-    model, _, tokenizer = load(Path(models), Path("data/tokenizer"))
-    window = open_tokens("tokens.bin").ids[:40].tolist()
-    assert tokenizer.eot_id in window[1:30]
-    predictor = Predictor(model)
-    cache = KVCache()
-
-    with torch.inference_mode():
-        whole = model.hidden(torch.tensor([window, window[::-1]]))[0]
-        one_by_one = [predictor.last_hidden(window[:length], cache) for length in range(6, 41)]
-
-    assert torch.equal(torch.cat(one_by_one), whole[5:])
-
-
 @pytest.fixture
 def hidden() -> torch.Tensor:
     """Hidden states (300, 32) of which most give one token nearly all of the probability."""
     return 100 * torch.randn(300, 32, generator=torch.Generator().manual_seed(1))
-
-
-def test_weights_are_the_probabilities_as_integers(trained, hidden):
-    with torch.inference_mode():
-        weights = np.stack(list(Predictor(trained.model).weights(hidden)))
-        probabilities = trained.model.head(hidden).double().softmax(1).numpy()
-
-    assert weights.dtype == np.int64
-    assert weights.min() == 1
-    np.testing.assert_allclose(weights / SCALE, probabilities, rtol=1e-4, atol=2 / SCALE)
-
-
-def test_weights_do_not_depend_on_what_is_computed_with_them(trained, hidden):
-    predictor = Predictor(trained.model)
-
-    with torch.inference_mode():
-        together = np.stack(list(predictor.weights(hidden)))
-        alone = [next(predictor.weights(row[None])) for row in hidden]
-
-    assert np.array_equal(together, np.stack(alone))
 
 
 # The same bytes come back
@@ -178,33 +142,6 @@ def test_a_token_file_of_several_documents_comes_back(run, trained, models, dtyp
     run(decompress, "small", "again.bin", "--models", models)
 
     assert bytes_of("again.bin") == bytes_of("wide.bin")
-
-
-def test_a_model_that_keeps_to_documents_gives_other_bytes(run):
-    run(compress, "tokens.bin", "across", "--models", "data/models")
-    run(compress, "tokens.bin", "own", "--models", "within")
-
-    _, across = split(Path("across"))
-    _, own = split(Path("own"))
-    assert across != own
-
-
-@pytest.fixture
-def two_threads(monkeypatch):
-    """Compute with two threads, each of which works, however little there is to do."""
-    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_threads_change_no_byte(run, compressed, two_threads):
-    run(compress, "text", "by_two_threads")
-    run(decompress, compressed, "back")
-
-    assert bytes_of("by_two_threads") == compressed.read_bytes()
-    assert bytes_of("back") == bytes_of("text")
 
 
 @pytest.mark.slow
@@ -259,34 +196,6 @@ def test_the_size_is_the_loss_that_eval_reports(run, models):
     nats, _ = score_tokens(model, tokens, SEQ_LEN, STRIDE, 8, torch.float32)
     loss_bytes = nats.sum(dtype=np.float64) / math.log(2) / 8
     assert len(payload) == pytest.approx(loss_bytes, rel=1e-3)
-
-
-def test_what_is_printed_follows_from_the_size(run, trained):
-    printed = run(compress, "tokens.bin", "small")
-
-    ids = open_tokens("tokens.bin").ids
-    text_bytes = int(trained.tokenizer.bytes_of(ids).sum(dtype=np.int64))
-    file_bytes = Path("small").stat().st_size
-    payload_bits = 8 * (file_bytes - HEADER_BYTES)
-    nats_per_token = payload_bits * math.log(2) / len(ids)
-    assert f"{text_bytes:,} bytes of text → {file_bytes:,} bytes" in printed
-    assert f"{HEADER_BYTES} are the header" in printed
-    assert f"{payload_bits / text_bytes:.4f} bits per byte" in printed
-    assert f"{nats_per_token:.4f} nats per token over {len(ids):,} tokens" in printed
-    assert "too low" not in printed
-
-
-def test_a_loss_that_is_too_low_is_warned_of(run, trained):
-    meta = {
-        "tokenizer": trained.tokenizer.sidecar_entry(),
-        "documents": 5,
-        "round_trip": {"unknown_tokens": 0, "changed_documents": 1},
-    }
-    write_tokens(Path("lossy.bin"), [open_tokens("tokens.bin").ids], "uint16", lambda: meta)
-
-    printed = run(compress, "lossy.bin", "small")
-
-    assert "too low" in printed
 
 
 # Refusals

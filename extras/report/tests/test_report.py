@@ -92,14 +92,6 @@ def test_the_page_needs_nothing_but_itself(folder):
             assert value.startswith("data:image/png;base64,iVBOR")
 
 
-def test_the_page_has_colours_for_the_dark(folder):
-    assert "prefers-color-scheme: dark" in made_page().text
-
-
-def test_the_same_run_gives_the_same_page(folder):
-    assert made_page().text == made_page().text
-
-
 def commit_run() -> None:
     """Commit the run in the working directory."""
     for command in (["add", "dvc.lock", "metrics", "plots"], ["commit", "-q", "-m", "run"]):
@@ -253,12 +245,3 @@ def test_changed_parameters_are_named(folder):
 
     assert f"train.peak_lr {params['train']['peak_lr']}, was 0.5" in words
     assert words.count(", was ") == 1
-
-
-def test_a_run_without_samples_has_no_section_of_them(folder):
-    write_json("data/evaluation/samples.json", {"settings": "Seed 1.", "samples": []})
-
-    words = made_page().words
-
-    assert "Samples" not in words
-    assert "Seed 1." not in words

@@ -122,27 +122,6 @@ def test_special_strings_in_a_text_are_ordinary_and_end_of_text_ends_each_docume
     assert "warning" not in capsys.readouterr().out
 
 
-def test_a_tokenizer_that_loses_text_is_warned_of(gpt2, capsys):
-    content = json.loads(Path("gpt2/tokenizer.json").read_text())
-    content["normalizer"] = {"type": "Lowercase"}
-    Path("gpt2/tokenizer.json").write_text(json.dumps(content))
-
-    encode_with_transformers(Path("gpt2"), ["A", "b", "C"])
-
-    assert "does not give 2 of 3 documents back; lossy tokenizer" in capsys.readouterr().out
-
-
-def test_several_models_make_one_table_and_a_window_has_the_context_of_the_model(gpt2, capsys):
-    gpt2.save_pretrained("again")
-    write_tokenizer(Path("again"), eos_token="<|endoftext|>")
-
-    assert main(["gpt2", "again", "--out", "two.csv"]) == 0
-
-    first, second = rows_of(Path("two.csv")).values()
-    assert first == second
-    assert f"in windows of {CONTEXT}, moved by {CONTEXT // 2}" in capsys.readouterr().out
-
-
 def write_bidirectional(folder: Path) -> None:
     """Write a model that sees later tokens, which transformers calls causal."""
     from transformers import BertConfig, BertLMHeadModel

@@ -13,7 +13,7 @@ import pytest
 import tokenize_split
 from extras.tokenize_cluster import ranks as cluster_ranks
 from extras.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_rank
-from lm.core.errors import DataError, IntegrityError
+from lm.core.errors import IntegrityError
 from lm.core.files import read_json, write_json
 from lm.text.mixture import tag_rows
 from lm.text.raw_files import write_manifest, write_split
@@ -123,34 +123,6 @@ def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
 
     assert len(job.ranks) <= min(num_ranks, len(FILES) - 1)
     assert_same_as_one_process()
-
-
-def test_ranks_have_similar_bytes():
-    large = TEXTS[:200]
-    small = [TEXTS[start : start + 20] for start in range(200, 260, 20)]
-    write_raw([large, *small])
-
-    ranks = plan(num_ranks=2).ranks
-
-    assert [rank.row_groups for rank in ranks] == [range(1), range(1, 4)]
-
-
-def test_a_slice_without_documents_is_refused():
-    """It is inside the longest document."""
-    longest = max(TEXTS, key=len)
-    texts_before = TEXTS[: TEXTS.index(longest)]
-    start = sum(len(text) for text in texts_before) + 1
-    job = plan(Slice("text", start, 3))
-    run(job)
-
-    with pytest.raises(DataError, match=f"no document .* begins in characters {start} to {start + 3}"):
-        join_ranks(job, OUT)
-    assert not OUT.exists()
-
-
-def test_a_slice_after_the_end_is_refused():
-    with pytest.raises(DataError, match="start_char is"):
-        plan(Slice("text", TOTAL, None))
 
 
 def replace_text() -> None:
