@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from evidence.intervals import ratio_interval
-from lm.core.errors import IntegrityError
 from lm.evaluate.documents import (
     loss_by_position,
     make_details,
     mark_spread_windows,
     source_of_documents,
     sum_by_document,
-    sum_by_span,
     summarize,
     summarize_sections,
 )
@@ -171,13 +169,6 @@ def test_each_document_of_a_mixture_has_its_source(validation):
     assert source_of_documents(validation) == {}
 
 
-def test_a_sidecar_that_counts_other_documents_is_refused(validation):
-    mixed = with_sources(validation, stories=2, headers=3)
-
-    with pytest.raises(IntegrityError, match=r"validation\.json.* 5 documents.* 4; run .*tokenize_val"):
-        source_of_documents(mixed)
-
-
 def test_sources_with_text_are_summarized(validation):
     """The source `ends` has the document without text."""
     mixed = with_sources(validation, stories=2, ends=1, headers=1)
@@ -208,27 +199,6 @@ def test_figures_of_two_documents():
     # At 0.2 nats a byte the residuals are -2 and 2.
     standard_error_nats = math.sqrt(2 / 1 * (2**2 + 2**2)) / 40
     assert figures["bits_per_byte_se"] == pytest.approx(standard_error_nats / LN2)
-
-
-def test_equal_documents_have_an_error_of_0_and_a_single_one_has_none():
-    equal = summarize(np.array([2.0, 6.0]), np.array([2, 2]), np.array([10, 30]))
-    single = summarize(np.array([2.0]), np.array([2]), np.array([10]))
-
-    assert equal["bits_per_byte_se"] == pytest.approx(0, abs=1e-12)
-    assert single["bits_per_byte_se"] is None
-
-
-def test_sums_by_span_are_those_of_each_document():
-    """They are right within float64's rounding. Values after the last document do not count."""
-    random = np.random.default_rng(1).random(1000).astype(np.float32)
-    borders = np.array([0, 1, 2, 7, 14, 500, 999])
-    spans = np.column_stack([borders[:-1], borders[1:]])
-
-    for values in (random, random > 0.5, (200 * random).astype(np.uint8)):
-        sums = sum_by_span(values, spans)
-
-        expected = [math.fsum(values[begin:end].tolist()) for begin, end in spans]
-        assert sums == pytest.approx(expected, rel=1e-14)
 
 
 def test_loss_by_position_is_a_mean_over_octaves():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lm.evaluate import samples
-from lm.evaluate.samples import Sample, measure, samples_record, summarize_samples, to_markdown
+from lm.evaluate.copies import Copy
+from lm.evaluate.samples import Sample, measure, new_fraction, samples_record, summarize_samples, to_markdown
 
 TRAIN = np.arange(1000, dtype=np.uint16)
 EOT = 9
@@ -60,19 +61,6 @@ def test_a_sample_is_between_two_ends_of_text(draw):
     }
 
 
-def test_ngrams_that_reach_out_of_a_copy_are_new():
-    """Of 30 tokens 10 are copied: 3 of the 23 8-grams are in the copy. Seven tokens are not a copy."""
-    with_ten = sample([*range(2000, 2005), *range(40, 50), *range(3000, 3015)])
-    with_seven = sample([*range(2000, 2005), *range(40, 47), *range(3000, 3015)])
-
-    of_ten, of_seven = measure([with_ten, with_seven], TRAIN)
-
-    assert of_ten["longest_copy_tokens"] == 10
-    assert of_ten["new_fraction"] == pytest.approx(20 / 23)
-    assert of_seven["longest_copy_tokens"] == 0
-    assert of_seven["new_fraction"] == 1
-
-
 def test_each_sample_has_its_copies_and_repetitions_and_a_summary_their_means():
     measures = measure([NEW, COPIED, REPEATED], TRAIN)
 
@@ -113,3 +101,10 @@ def test_the_markdown_shows_the_measures_beside_each_text():
     assert "Once word word" in first
     assert "cut after 20 tokens" in second
     assert "76% of its 4-grams are repeated" in second
+
+
+def test_ngrams_that_reach_out_of_a_copy_are_new():
+    """Of 30 tokens 10 are copied: 3 of the 23 8-grams are in the copy."""
+    copy = Copy(begin=5, end=15, count=1, positions=[40])
+
+    assert new_fraction(30, [copy]) == pytest.approx(20 / 23)
