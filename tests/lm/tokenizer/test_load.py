@@ -11,7 +11,7 @@ import tiktoken
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.load import load_tokenizer, token_dtype
 from support.tokenizer_cases import (
     SPECIAL,
     TEXTS,
@@ -134,6 +134,11 @@ def test_an_id_outside_the_vocabulary_is_refused(gemma_folder, gemma_tokenizer, 
 
     with pytest.raises(IntegrityError, match=f"gave the id {largest_id}, but meta.json says {largest_id}"):
         load_tokenizer(folder).encode_documents(["漢"])
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
+def test_ids_have_the_narrowest_dtype(vocab_size, dtype):
+    assert token_dtype(vocab_size) == dtype
 
 
 def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):
