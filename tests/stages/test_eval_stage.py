@@ -194,14 +194,6 @@ def test_bits_per_byte_are_those_of_the_tokens(scored):
     assert scored.metrics["clean_bpb"] == pytest.approx(clean, rel=scored.rounding)
 
 
-def test_the_interval_is_around_the_figure(scored):
-    value = scored.details["bits_per_byte"]
-    low, high = scored.details["bits_per_byte_interval"]
-
-    assert 0.5 * value < low < value < high < 2 * value
-    assert scored.details["bits_per_byte_se"] == scored.metrics["bpb_se"] > 0
-
-
 def test_documents_have_their_losses_and_those_of_the_windows_that_selected_the_model(scored):
     is_selected = mark_spread_windows(scored.validation, 4 * 32, 32)
     nats = sum_by_span(scored.overlapping, scored.validation.spans)
@@ -238,10 +230,6 @@ def test_the_part_in_windows_that_do_not_overlap_is_compared_with_the_same_token
 
 def test_threads_follow_the_free_cores_where_they_change_no_bit(scored):
     assert scored.tuners == [(scored.numerics, {"adapts": scored.numerics == "exact"})]
-
-
-def test_the_details_name_the_weights_that_were_scored(scored):
-    assert scored.details["weights_sha256"] == scored.record["best"]["sha256"][:12]
 
 
 def test_samples_are_drawn_as_the_parameters_say_and_compared_with_the_training_text(scored):

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -68,14 +67,3 @@ def test_each_picture_shows_its_table(figures):
     assert curves(learning_rate)[0] == [(512, 0.1), (1024, 0.3), (1536, 0.2)]
     assert curves(gradient_norm)[0] == [(512, 2.0), (1024, 1.0), (1536, 0.5)]
     assert curves(by_position) == [[(1, 5.0), (2, 4.5), (4, 4.25)]]
-
-
-def test_each_document_is_a_point_among_the_clean_or_the_others(figures):
-    """Documents of less than a fifth of contaminated tokens are clean, as in metrics/eval.json."""
-    axes = figures["plots/contamination.png"].axes[0]
-
-    assert [len(group.get_offsets()) for group in axes.collections] == [1, 1]
-    (limit,) = axes.lines
-    assert np.array_equal(limit.get_xdata(), [0.2, 0.2])
-    labels = [text.get_text().split(",")[0] for text in axes.get_legend().get_texts()]
-    assert labels == ["clean: 1 documents", "not clean: 1 documents"]

@@ -80,13 +80,6 @@ def read_curve(path: Path | str, columns: range | None = None) -> np.ndarray:
 # What the stage refuses.
 
 
-def test_every_flag_is_needed_by_its_full_name(workspace, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        train_stage.main(["--tra", *ARGUMENTS[1:]])
-
-    assert "required: --train" in capsys.readouterr().err
-
-
 def test_spelling_needs_the_flag_of_the_tokenizer(workspace, capsys):
     change_training(workspace, ngram_buckets=64)
     place = ARGUMENTS.index("--tokenizer")
@@ -156,16 +149,6 @@ def trained(template):
         weights=weights,
         params=read_section(folder / "params.yaml", "train", TrainParams),
     )
-
-
-def test_a_run_prints_its_size_and_a_line_for_each_validation(trained):
-    before, _, after = trained.out.partition("step 0 of 5")
-
-    for word in ("parameters", "steps", "epochs", "work", "memory"):
-        assert word in before
-    assert re.search(r"work .* \d+% of it in Muon\n", before)
-    assert "sliding attention is never active" in trained.err
-    assert re.search(r"step 2 of 5, 1,024 tokens, training loss [\d.]+, validation loss 3\.0", after)
 
 
 @pytest.mark.parametrize(("name", "step"), [("best", 2), ("last", 5)])
@@ -242,35 +225,18 @@ def test_record_and_metrics_have_the_figures_of_the_last_step(trained):
 # What a run takes of the machine, and how it counts its time.
 
 
-@pytest.fixture
-def looks(monkeypatch):
-    """The looks for free cores: of each the answer to whether the number of threads adapts."""
-    looks = []
-
-    class Cores(ThreadTuner):
-        def adapt(self):
-            looks.append(self.adapts)
-
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(train_stage, "ThreadTuner", Cores)
-    return looks
-
-
 @pytest.mark.parametrize(("numerics", "adapts"), [("exact", True), ("fast", False)])
-def test_threads_follow_the_free_cores_before_each_step(workspace, looks, numerics, adapts):
+def test_threads_follow_the_free_cores_before_each_step_where_they_change_no_bit(
+    workspace, monkeypatch, numerics, adapts
+):
+    looks = []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(ThreadTuner, "adapt", lambda tuner: looks.append(tuner.adapts))
     change_training(workspace, numerics=numerics, dtype="float32")
 
     train()
 
     assert looks == [adapts] * 20
-
-
-def test_the_evaluation_looks_for_free_cores_after_each_batch(trained, looks):
-    model, _ = eval_stage.load_as_trained(trained.folder / "data/models")
-
-    eval_stage.score(model, open_tokens(trained.folder / "validation.bin"), 32, [32], train_stage.ThreadTuner())
-
-    assert looks == [True]
 
 
 @pytest.fixture
