@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import adam
 from torch.overrides import TorchFunctionMode
 
-from lm.model import gemma3
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.kernels import block_mask
 from lm.model.score import token_losses
@@ -113,16 +112,3 @@ def test_block_masks_wait_for_nothing():
     assert waits.found == []
     tensors = [part for part in mask.as_tuple() if isinstance(part, Tensor)]
     assert {tensor.device.type for tensor in tensors} == {DEVICE}
-
-
-def test_a_tensor_on_the_cpu_is_found(monkeypatch):
-    rotary_table = gemma3.rotary_table
-
-    def made_on_the_cpu(*arguments):
-        *others, _ = arguments
-        return rotary_table(*others, torch.device("cpu"))
-
-    monkeypatch.setattr(gemma3, "rotary_table", made_on_the_cpu)
-
-    with pytest.raises(RuntimeError, match="device"):
-        run_steps("muon", document_start_id=None)

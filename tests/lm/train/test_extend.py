@@ -1,6 +1,5 @@
 """A longer run continues a shorter one from before its learning rate fell, with the bits of a run of its own."""
 
-import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,25 +158,6 @@ def test_a_run_that_was_killed_while_it_was_extended_is_extended_again(run, othe
     extend(run, "same", params(9))
 
     assert load_newest_checkpoint(run)["step"] == 9
-
-
-def test_a_checkpoint_is_copied_where_the_disk_has_no_hard_links(run, other, monkeypatch):
-    def no_links(source, target):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", no_links)
-
-    extend(run, "same", params(9))
-
-    assert load_newest_checkpoint(run)["step"] == 9
-
-
-def test_a_run_with_a_checkpoint_of_its_own_extends_no_other(run, other):
-    save_checkpoint(run, 1, {"step": 1})
-
-    extend(run, "same", params(9))
-
-    assert load_newest_checkpoint(run) == {"step": 1}
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run, other, capsys):

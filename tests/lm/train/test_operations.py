@@ -18,18 +18,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm.evaluate.generation import Sampling
-from lm.exact.threads import set_num_threads
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.sampled_softmax import sample_vocabulary
-from lm.tokens.windows import TokenWindows
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, update_weights
 from support import ROOT
 from support.workspace import MICRO_MODEL
-from tools.prove.golden_run import SMALL, make_ids, train_params
+from tools.prove.golden_run import train_params
 
 EXACT = {
     "make, copy, view": """_local_scalar_dense _record_function_enter_new _record_function_exit
@@ -142,16 +139,6 @@ def test_the_compiled_loops_call_no_library_and_join_no_operations(tmp_path):
     assert {"llvm.fma"} <= called <= EXACT_CALLS
 
 
-def test_a_draw_divides_as_a_gpu_would():
-    sampling = Sampling(temperature=0.8, top_k=3)
-
-    with Operations() as found:
-        sampling.draw(torch.ones(8), torch.zeros(1), "exact")
-
-    assert "div" in found.names
-    assert "div by a number" not in found.names
-
-
 def test_an_entry_that_is_drawn_several_times_has_as_many_equal_gradients():
     """Their sum is exact in any order, and a GPU adds them in any."""
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50), "exact")
@@ -178,43 +165,3 @@ def test_an_entry_that_is_drawn_several_times_has_as_many_equal_gradients():
         rows = gradient[chosen == entry]
         assert rows.any()
         assert torch.equal(rows, rows[:1].expand_as(rows)), entry
-
-
-@pytest.fixture
-def all_threads_work(monkeypatch):
-    """Let each thread compute a part, however little there is to do."""
-    monkeypatch.setattr("lm.exact.cpu.parts.PART_WORK", 1)
-
-
-def weights_after(num_steps: int, seq_len: int, threads: int) -> list[torch.Tensor]:
-    """Return the weights after the first steps of a small model, computed by this number of threads."""
-    params = dataclasses.replace(
-        train_params(20, 700),
-        seq_len=seq_len,
-        batch_tokens=2 * seq_len,
-        micro_batch_tokens=seq_len,
-        max_tokens=40 * seq_len,
-    )
-    windows = TokenWindows(make_ids(SMALL["vocab_size"]), seq_len, params.batch_size, params.seed)
-    threads_before = torch.get_num_threads()
-    set_num_threads(threads, "exact")
-    try:
-        model = Gemma3Model(ModelConfig(**SMALL | {"sliding_window": 4}), "exact")
-        model.init_weights(torch.Generator().manual_seed(1))
-        state = TrainingState(model, build_optimizers(model, params, torch.float32))
-        for step in range(num_steps):
-            x, y = windows.batch(step)
-            compute_gradients(state, (torch.from_numpy(x), torch.from_numpy(y)), params, torch.float32)
-            update_weights(state, 0.01)
-    finally:
-        set_num_threads(threads_before, "fast")
-    return list(model.parameters())
-
-
-@pytest.mark.parametrize(("num_steps", "seq_len"), [(1, 257), (12, 100)])
-def test_steps_have_the_same_bits_for_any_number_of_threads(all_threads_work, num_steps, seq_len):
-    one = weights_after(num_steps, seq_len, threads=1)
-
-    for threads in (2, 3):
-        several = weights_after(num_steps, seq_len, threads)
-        assert all(map(torch.equal, one, several)), threads

@@ -3,17 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
-from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.ngram_embeddings import NgramEmbeddings
-from lm.train.optimizers import AdamW, Muon, NgramAdamW, build_optimizers, orthogonalize
-from lm.train.preflight import muon_flops
+from lm.train.optimizers import AdamW, Muon, NgramAdamW, build_optimizers
 from lm.train.state import TrainingState
 from lm.train.step import update_weights
 from support.model_cases import optimizer_params
-from support.workspace import MICRO_MODEL
 
 
 def draw(shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -163,70 +158,3 @@ def test_exact_adamw_agrees_with_torchs_own_in_float64(scale):
 
         difference = (ours - theirs).abs().max()
         assert difference < step * 1e-6, "each step rounds weights of up to 4 and updates of up to 1"
-
-
-@pytest.mark.parametrize(("numerics", "most"), [("fast", 1e-3), ("exact", 0.15)])
-def test_orthogonalized_updates_are_those_in_float64(numerics, most):
-    updates = draw((3, 20, 200), 0)
-
-    found = orthogonalize(updates, torch.float32, numerics)
-
-    wanted = orthogonalize(updates.double(), torch.float64)
-    assert (found - wanted).norm() < most * wanted.norm()
-    singular_values = torch.linalg.svdvals(wanted)
-    assert ((singular_values - 1).abs() < 0.4).all()
-
-
-@pytest.mark.parametrize("numerics", ["fast", "exact"])
-def test_a_small_update_is_orthogonalized_as_a_large_one(numerics):
-    update = draw((1, 20, 200), 0)
-    of_norm_one = update / update.norm()
-
-    large = orthogonalize(of_norm_one, torch.float32, numerics)
-    small = orthogonalize(of_norm_one * 1e-3, torch.float32, numerics)
-
-    assert (small - large).norm() < 1e-3 * large.norm()
-
-
-class Operations(TorchDispatchMode):
-    """Count the operations of torch that are called, each of which launches a kernel or more on a GPU."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        self.count += not function.is_view
-        return function(*arguments, **(options or {}))
-
-
-def test_muon_updates_all_matrices_of_a_shape_at_once():
-    """Four times as many matrices take the same number of operations."""
-
-    def operations_of_a_step(num_of_each_shape: int) -> int:
-        shapes = [(4, 6), (6, 4)] * num_of_each_shape
-        matrices = [nn.Parameter(torch.ones(shape)) for shape in shapes]
-        muon = Muon(matrices, lr=0.1, weight_decay=0.1, dtype=torch.float32)
-        for _ in range(2):  # the first one makes the momentum
-            for p in matrices:
-                p.grad = torch.ones_like(p)
-            with Operations() as operations:
-                muon.step()
-        return operations.count
-
-    few = operations_of_a_step(1)
-    many = operations_of_a_step(4)
-
-    assert few == many
-    assert few <= 40
-
-
-def test_the_work_of_muon_is_that_of_its_products():
-    config = ModelConfig(**MICRO_MODEL, vocab_size=50)
-    model = Gemma3Model(config)
-    _, muon = build_optimizers(model, optimizer_params(), torch.float32)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-
-    with FlopCounterMode(display=False) as counter:
-        muon.step()
-
-    assert muon_flops(config) == counter.get_total_flops()

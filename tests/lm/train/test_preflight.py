@@ -12,22 +12,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lm.core.errors import EnvironmentFailure
 from lm.core.params import read_section
 from lm.model.config import ModelParams
-from lm.model.gemma3 import Gemma3Model, ModelConfig, count_parameters, flops_per_token
+from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.train.config import TrainParams
 from lm.train.preflight import (
     Plan,
     activation_bytes,
     check_memory,
-    loss_bytes,
     reject_missing_compiler,
-    state_bytes,
     warnings,
 )
 from support import ROOT
 from support.train_params import train_params
 from support.workspace import MICRO_MODEL
 
-MAX_ROWS = 512  # of logits at a time, with 2^18 entries
 LENGTHS = {"seq_len": 32, "batch_tokens": 256, "micro_batch_tokens": 128, "max_tokens": 25_700}
 
 
@@ -39,19 +36,6 @@ def plan_of(train_tokens: int = 3200, **changes) -> tuple[Plan, TrainParams]:
     """Return the plan of a run of 100 steps of 256 tokens, and its parameters."""
     params = train_params(**LENGTHS | {"optimizer": "adamw"} | changes)
     return Plan(params, model_config(), train_tokens, params.micro_batch_tokens), params
-
-
-def test_a_plan_counts_tokens_epochs_and_work():
-    plan, _ = plan_of()
-    with_muon, _ = plan_of(optimizer="muon")
-
-    assert plan.max_steps == 100
-    assert plan.max_tokens == 25_600
-    assert plan.epochs == 8.0
-    assert plan.num_parameters == count_parameters(model_config())["total"]
-    assert plan.flops_per_token == flops_per_token(model_config(), 32, None)["total"]
-    assert plan.flops_per_step == 256 * plan.flops_per_token
-    assert with_muon.flops_per_step - plan.flops_per_step == with_muon.muon_flops_per_step > 0
 
 
 def test_suspicious_settings_are_warned_of():
@@ -127,41 +111,6 @@ def test_the_estimate_of_activations_is_what_an_exact_step_saves():
     ids = torch.zeros(2, 128, dtype=torch.int64)
     saved = saved_bytes(Gemma3Model(config, "exact"), ids, torch.float32)
     assert saved == pytest.approx(estimate, rel=0.25)
-
-
-def test_the_state_of_a_run_is_counted_once_for_each_copy():
-    """Weights, gradients, two moments; on a CPU the best weights, in bfloat16 the rounded ones."""
-    assert state_bytes(1000, "cpu", torch.float32) == 20_000
-    assert state_bytes(1000, "cuda", torch.float32) == 16_000
-    assert state_bytes(1000, "cuda", torch.bfloat16) == 18_000
-
-
-@pytest.mark.parametrize(("numerics", "bytes_per_parameter"), [("exact", 8), ("fast", 0)])
-def test_a_plan_counts_the_sums_of_several_micro_batches(numerics, bytes_per_parameter):
-    one, _ = plan_of(numerics=numerics, batch_tokens=128, micro_batch_tokens=128)
-    two, _ = plan_of(numerics=numerics, batch_tokens=256, micro_batch_tokens=128)
-
-    assert two.memory_bytes - one.memory_bytes == bytes_per_parameter * two.num_parameters
-
-
-@pytest.mark.parametrize(
-    ("numerics", "device", "dtype", "bytes_per_logit"),
-    [
-        ("exact", "cpu", torch.float32, 4),
-        ("fast", "cpu", torch.float32, 4),
-        ("fast", "cuda", torch.bfloat16, 2 + 4 + 4),
-    ],
-)
-def test_the_logits_of_all_tokens_never_exist_at_once(numerics, device, dtype, bytes_per_logit):
-    entries = 2**18
-    config = model_config(entries)
-
-    most_rows = loss_bytes(config, MAX_ROWS, numerics, device, dtype)
-    one_row_less = loss_bytes(config, MAX_ROWS - 1, numerics, device, dtype)
-    all_rows = loss_bytes(config, 2**20, numerics, device, dtype)
-
-    assert all_rows == most_rows
-    assert most_rows - one_row_less == entries * bytes_per_logit
 
 
 def test_a_run_that_needs_more_than_is_free_is_rejected_or_on_a_gpu_warned_of():

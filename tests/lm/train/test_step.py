@@ -7,12 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.core.errors import DivergedError
 from lm.exact import functions as exact
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.score import token_losses
 from lm.tokens.windows import TokenWindows, model_selection_starts
 from lm.train import step
 from lm.train.config import TrainParams
@@ -27,10 +25,8 @@ from lm.train.step import (
     compute_gradients,
     learning_rate,
     log_step,
-    micro_batch_rows,
     prefetch,
     record_validation,
-    uniform_draws,
     update_weights,
     validation_loss,
 )
@@ -96,18 +92,6 @@ def same(first: TrainingState, second: TrainingState) -> bool:
 # The sampled vocabulary.
 
 
-def test_each_step_draws_other_entries():
-    params = train_params(sampled_vocab_size=20)
-
-    first = uniform_draws(0, params)
-
-    assert first.shape == (20,)
-    assert torch.equal(first, uniform_draws(0, params))
-    assert not torch.equal(first, uniform_draws(1, params))
-    assert not torch.equal(first, uniform_draws(0, dataclasses.replace(params, seed=2)))
-    assert uniform_draws(0, train_params(sampled_vocab_size=None)) is None
-
-
 def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
     params = train_params(sampled_vocab_size=20)
     taken = []
@@ -170,17 +154,6 @@ def test_micro_batches_give_the_gradients_of_the_batch():
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
 
 
-def test_the_micro_batches_of_a_rank_are_equal():
-    for num_rows, micro_batch_size, rows in [
-        (8, 2, 2),
-        (4, 8, 4),  # several ranks share what one of them could compute at once
-        (6, 4, 2),
-        (5, 4, 1),
-    ]:
-        params = train_params(micro_batch_tokens=16 * micro_batch_size)
-        assert micro_batch_rows(num_rows, params) == rows
-
-
 def test_rows_that_the_micro_batch_does_not_divide_count_alike():
     """A rank of two has six rows of a batch of twelve, and a micro-batch has four."""
     batch = batch_of(6)
@@ -195,43 +168,6 @@ def test_rows_that_the_micro_batch_does_not_divide_count_alike():
 
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
     assert norms[1] == pytest.approx(norms[0], abs=1e-6)
-
-
-class Roundings(TorchDispatchMode):
-    """Collect the shapes of what is rounded to bfloat16."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and made.dtype == torch.bfloat16:
-            self.shapes.append(tuple(made.shape))
-        return made
-
-
-def test_weights_are_rounded_once_for_all_micro_batches():
-    x, y = batch_of(8)
-    model = new_state(numerics="fast").model
-
-    with Roundings() as roundings:
-        accumulate_gradients(model, x, y, 2, torch.bfloat16)
-
-    layer = model.layers[0]
-    for weight in (layer.mlp.down_proj.weight, layer.self_attn.o_proj.weight):
-        num_weights = sum(p.shape == weight.shape for p in model.parameters())
-        assert roundings.shapes.count(tuple(weight.shape)) == num_weights
-
-
-def test_a_validation_rounds_the_head_once():
-    x, y = batch_of(8)
-    model = new_state(numerics="fast").model
-
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), Roundings() as roundings:
-        token_losses(model, x, y, rows=10)
-
-    assert roundings.shapes.count(tuple(model.embed_tokens.weight.shape)) == 1
 
 
 # Gradients in exact numerics.
@@ -293,16 +229,6 @@ def test_gradients_above_the_limit_are_scaled_to_it(numerics):
         assert norm_before == norm
         assert float(clipped.norm()) == pytest.approx(norm / times, rel=1e-5)
         assert torch.allclose(clipped, unlimited / times, rtol=1e-5)
-
-
-@pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_the_norm_of_a_step_is_a_number_of_float32(numerics):
-    """The log of the training has it, so that it decides bytes."""
-    params = train_params(numerics=numerics)
-
-    _, norm = compute_gradients(new_state(numerics=numerics), batch_of(8), params, torch.float32)
-
-    assert norm == float(np.float32(norm))
 
 
 def average_with_one_gradient(value: float) -> Gemma3Model:
@@ -464,47 +390,6 @@ def test_a_validation_is_the_mean_of_its_tokens_in_float64():
 
     targets = ids[: 16 * 999].tolist()
     assert loss == sum(targets) / len(targets)
-
-
-def test_a_smaller_last_batch_of_a_validation_needs_no_graph_of_its_own():
-    graphs = []
-
-    def recording_backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    def validate_windows(state: TrainingState, count: int, is_compiled: bool) -> float:
-        params = train_params(numerics="fast", compile=is_compiled, micro_batch_tokens=4 * 16, eval_tokens=count * 16)
-        return validation_loss(state, Tokens(), params, torch.float32)
-
-    state = new_state(numerics="fast")
-    torch._dynamo.reset()
-    state.model.compile(backend=recording_backend)
-    validate_windows(state, 8, is_compiled=True)
-    num_graphs = len(graphs)
-
-    loss = validate_windows(state, 10, is_compiled=True)
-
-    assert num_graphs > 0
-    assert len(graphs) == num_graphs
-    assert loss == pytest.approx(validate_windows(new_state(numerics="fast"), 10, is_compiled=False), abs=1e-6)
-
-
-@pytest.mark.usefixtures("stub_losses")
-def test_a_validation_waits_for_the_device_when_all_batches_have_begun(monkeypatch):
-    model = EchoModel()
-    num_batches_begun = []
-    cpu = torch.Tensor.cpu
-
-    def recording_cpu(losses):
-        num_batches_begun.append(len(model.batch_sizes))
-        return cpu(losses)
-
-    monkeypatch.setattr(torch.Tensor, "cpu", recording_cpu)
-
-    validation_loss(TrainingState(model, []), Tokens(), train_params(eval_tokens=20 * 16), torch.float32)
-
-    assert num_batches_begun == [3, 3, 3]
 
 
 def test_losses_are_the_golden_ones():
