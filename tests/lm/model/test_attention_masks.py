@@ -99,33 +99,6 @@ def test_a_document_is_computed_as_if_it_were_alone(full_attention_every, autoca
     assert_within(bound, all_gradients(packed), all_gradients(alone))
 
 
-def test_only_windows_of_several_documents_need_a_mask_and_only_if_attention_keeps_to_them():
-    several = draw_windows()
-    one = draw_windows(begins=[[], [0]])  # the second window begins with a document
-    within = build()
-    across = build(within=False)
-
-    assert across.attention_masks(several) == {}
-    assert within.attention_masks(one) == {}
-    assert within.attention_masks(several).keys() == {WINDOW, CONFIG.max_seq_len}
-    assert torch.equal(within.hidden(one), across.hidden(one))
-    assert not torch.allclose(within.hidden(several), across.hidden(several))
-
-
-def test_document_numbers_count_the_beginnings():
-    ids = torch.tensor(
-        [
-            [5, EOT, 6, 7, EOT, EOT, 8],
-            [EOT, 1, 2, 3, 4, 5, EOT],
-        ]
-    )
-
-    assert document_numbers(ids, EOT).tolist() == [
-        [0, 1, 1, 1, 2, 3, 3],
-        [1, 1, 1, 1, 1, 1, 2],
-    ]
-
-
 @pytest.mark.parametrize("window", [8, 300])
 def test_a_dense_mask_is_its_definition(window):
     documents = document_numbers(draw_windows(), EOT)
@@ -141,35 +114,13 @@ def test_a_dense_mask_is_its_definition(window):
         assert (found[row, :, query, key] == wanted).all()
 
 
+def test_masks_are_made_if_any_window_has_several_documents():
+    windows = draw_windows(begins=[[0], [20]])
+
+    assert build().attention_masks(windows).keys() == {WINDOW, CONFIG.max_seq_len}
+
+
 # FlexAttention, which attends in compiled blocks on a GPU. torch has no gradients of it for CPUs.
-
-
-def computed_blocks(mask) -> Tensor:
-    """Return which scores (B, T, T) are in a block that is computed."""
-    size = mask.BLOCK_SIZE[0]
-    blocks = mask.to_dense()[:, 0].bool()
-    num_queries, num_keys = mask.shape[-2:]
-    return blocks.repeat_interleave(size, 1).repeat_interleave(size, 2)[:, :num_queries, :num_keys]
-
-
-@pytest.mark.parametrize(
-    ("length", "window"),
-    [
-        pytest.param(60, 8, id="less than a block"),
-        pytest.param(333, 200, id="a part of a block, and a window of several"),
-        pytest.param(512, 8, id="whole blocks"),
-        pytest.param(512, 640, id="all"),
-    ],
-)
-def test_a_block_mask_lets_the_same_scores_through_as_a_dense_mask(length, window):
-    documents = document_numbers(draw_windows(length, [*BEGINS, []]), EOT)
-    wanted = dense_mask(documents, window, torch.float32)[:, 0] == 0
-
-    mask = block_mask(documents, window)
-
-    row, query, key = torch.meshgrid(torch.arange(3), torch.arange(length), torch.arange(length), indexing="ij")
-    is_seen_in_its_block = mask.mask_mod(row, torch.tensor(0), query, key)
-    assert torch.equal(computed_blocks(mask) & is_seen_in_its_block, wanted)
 
 
 @pytest.mark.parametrize("length", [60, 512, 1000])
@@ -218,23 +169,6 @@ def test_compiled_blocks_attend_by_block_masks_as_by_dense_ones(takes_flex_atten
     graphs_with_flex = [graph for graph in graphs if "flex_attention" in graph.code]
     assert len(graphs_with_flex) == 1
     assert len(graphs) == (2 if within else 3)
-
-
-def test_block_masks_are_made_once_where_documents_do_not_matter(takes_flex_attention):
-    ids = draw_windows(150)
-    model = build(within=False)
-    model.compile(backend="eager")
-
-    first = model.attention_masks(ids)
-    second = model.attention_masks(ids)
-    shorter = model.attention_masks(ids[:, :130])
-    as_short_as_the_window = model.attention_masks(ids[:, :WINDOW])
-
-    assert first.keys() == {WINDOW}
-    assert second[WINDOW] is first[WINDOW]
-    assert shorter[WINDOW].shape[-2:] == (130, 130)
-    assert as_short_as_the_window == {}
-    assert build(within=False).attention_masks(ids) == {}, "which is not compiled"
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,6 @@ def test_a_causal_model_is_accepted(numerics, dtype, document_start_id):
     assert dtypes == {dtype}
 
 
-def test_a_text_of_one_token_has_no_later_ones():
-    check(build(100), tokens=stream(1))
-
-
 @pytest.mark.parametrize(("numerics", "batch_size"), [("exact", 1), ("fast", 4), ("fast", 30)])
 @pytest.mark.parametrize(
     ("leak", "position"),
@@ -128,13 +124,6 @@ def test_in_exact_numerics_one_bit_is_a_leak():
 
     with pytest.raises(IntegrityError, match="at position 3 "):
         check(leaky(leak, "exact"))
-
-
-def test_weights_that_are_not_numbers_are_no_leak():
-    model = build(100)
-    model.embed_tokens.weight.data[:] = torch.nan
-
-    check(model)
 
 
 @pytest.mark.parametrize("numerics", ["fast", "exact"])

@@ -6,16 +6,11 @@ from pathlib import Path
 
 import numba
 import numpy as np
-import psutil
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lm.core.errors import EnvironmentFailure, ParamsError
 from lm.model import machine
-from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.machine import (
     available_memory_bytes,
     computed_on,
@@ -25,9 +20,6 @@ from lm.model.machine import (
     reject_emulation,
     resolve_dtype,
 )
-from lm.model.score import token_losses
-from lm.train.optimizers import Muon
-from support.workspace import MICRO_MODEL
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
@@ -44,6 +36,12 @@ def write_group(folder: Path, limit: int | str) -> None:
     (folder / "memory.stat").write_text("anon 400000\ninactive_file 200000\nactive_file 100000\n")
 
 
+def test_a_group_without_a_limit_does_not_count(tmp_path):
+    write_group(tmp_path, "max")
+
+    assert available_memory_bytes(CPU, tmp_path, tmp_path / "none") > 0
+
+
 def test_the_lowest_limit_of_the_control_groups_counts(tmp_path):
     """First the container's, then that of the group around the own one, then the own one."""
     member = tmp_path / "member"
@@ -53,16 +51,6 @@ def test_the_lowest_limit_of_the_control_groups_counts(tmp_path):
         write_group(tmp_path / place, limit)
 
         assert available_memory_bytes(CPU, tmp_path, member) == limit - 700_000 + 200_000
-
-
-@pytest.mark.parametrize("limit", [None, "max", 2**60], ids=["no group", "no limit", "more than the machine has"])
-def test_the_free_memory_of_the_machine_counts_if_no_limit_is_lower(tmp_path, limit):
-    if limit is not None:
-        write_group(tmp_path, limit)
-
-    found = available_memory_bytes(CPU, tmp_path, tmp_path / "none")
-
-    assert found == pytest.approx(psutil.virtual_memory().available, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -191,43 +179,3 @@ VERSIONS = {
     "numpy": np.__version__,
     "numba": numba.__version__,
 }
-
-
-# A step on a GPU, without one: on tensors of torch's device "meta".
-
-
-class Float64Finder(TorchDispatchMode):
-    """Collect the operations that make a float64 tensor on a device."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        tensors = [each for each in tree_leaves(made) if isinstance(each, Tensor)]
-        if any(each.dtype == torch.float64 and each.device.type != "cpu" for each in tensors):
-            self.found.append(str(func))
-        return made
-
-
-@pytest.mark.parametrize("document_start_id", [None, 0])
-def test_a_step_on_a_gpu_makes_no_float64_tensor(monkeypatch, document_start_id):
-    import torch._dynamo  # its tables must hold torch's own functions, before one is replaced
-
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # torch knows no autocast for meta
-    model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50)).to("meta")
-    model.document_start_id = document_start_id
-    matrices = [weight for weight in model.layers.parameters() if weight.ndim == 2]
-    muon = Muon(matrices, lr=0.1, weight_decay=0.1, dtype=torch.bfloat16)
-    ids = torch.zeros(2, 16, dtype=torch.int64, device="meta")
-
-    with Float64Finder() as finder:
-        loss = model.loss(ids, ids)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        muon.step()
-        token_losses(model, ids, ids)
-
-    assert loss.device.type == "meta"
-    assert finder.found == []

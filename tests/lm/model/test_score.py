@@ -9,7 +9,6 @@ import torch
 
 from lm.model.score import positions_in_window, score_tokens, window_losses, windows_to_score
 from lm.tokens.tokenfile import TokenFile
-from support.model_cases import build
 
 
 def test_windows_cover_each_token_once_with_its_context():
@@ -86,19 +85,6 @@ def test_the_first_token_after_an_end_of_text_is_at_position_0(ids, expected):
     assert positions_in_window(np.array(ids), None).tolist() == list(range(len(ids)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_computes_in_the_asked_dtype(dtype):
-    model = build(100)
-    seen = []
-    model.layers[0].mlp.gate_proj.register_forward_hook(lambda layer, inputs, output: seen.append(output.dtype))
-
-    losses = window_losses(model, stream(41), np.array([0, 8]), 4, dtype)
-
-    assert seen == [dtype]
-    assert losses.dtype == torch.float32
-    assert model.training, "as before"
-
-
 class PositionModel(CountingModel):
     """Its loss depends on the position in the window; it counts the windows."""
 
@@ -145,13 +131,3 @@ def test_windows_without_a_wanted_token_are_left_out(stride):
     assert losses[wanted].tolist() == all_losses[wanted].tolist()
     assert positions[wanted].tolist() == all_positions[wanted].tolist()
     assert np.isnan(losses).sum() == 41 - 2 * stride
-
-
-def test_a_model_does_not_report_its_own_losses():
-    model = build(100)
-    starts = np.array([0, 8])
-    wanted = window_losses(model, stream(41), starts, 4, torch.float32)
-
-    model.token_losses = model.loss = lambda ids, targets: torch.zeros(targets.shape)
-
-    assert torch.equal(window_losses(model, stream(41), starts, 4, torch.float32), wanted)

@@ -81,27 +81,6 @@ def test_weights_of_another_shape_are_refused(trained):
         load_trained(folder, CPU)
 
 
-@pytest.mark.parametrize(("across", "start_id"), [(True, None), (False, 7)])
-def test_a_model_keeps_to_its_documents_if_it_was_trained_so(trained, across, start_id):
-    folder, _, _ = trained
-    change(folder, attend_across_documents=across)
-
-    model, _ = load_trained(folder, CPU)
-
-    assert model.document_start_id == start_id
-
-
-@pytest.mark.parametrize("numerics", ["fast", "exact"])
-def test_a_model_computes_in_the_asked_numerics(trained, numerics):
-    folder, best, _ = trained
-
-    model, _ = load_trained(folder, CPU, numerics)
-    initial, _ = load_initial(folder, best.config, TOKENIZER, numerics)
-
-    assert model.numerics == numerics
-    assert initial.numerics == numerics
-
-
 @pytest.mark.parametrize(
     ("record", "numerics"),
     [
@@ -113,15 +92,6 @@ def test_a_model_computes_in_the_asked_numerics(trained, numerics):
 )
 def test_a_record_without_numerics_is_of_fast_ones(record, numerics):
     assert recorded_numerics(record) == numerics
-
-
-def test_a_run_starts_from_the_best_weights_of_a_folder(trained, tmp_path):
-    folder, best, _ = trained
-
-    model, sha256 = load_initial(folder, best.config, TOKENIZER)
-
-    assert same(model, best)
-    assert sha256 == sha256_file(folder / "best_model_params.pt")
 
 
 def test_a_run_starts_from_random_weights_if_the_folder_has_no_model_and_not_without_one(trained, tmp_path):
@@ -157,3 +127,14 @@ def test_a_compressed_archive_is_refused(tmp_path):
 
     with pytest.raises(IntegrityError, match="it is compressed"):
         load_tensors(compressed, None)
+
+
+def test_a_model_keeps_to_its_documents_as_it_was_trained_and_computes_in_the_asked_numerics(trained):
+    folder, best, _ = trained
+    change(folder, attend_across_documents=False)
+
+    model, _ = load_trained(folder, CPU, "exact")
+    initial, _ = load_initial(folder, best.config, TOKENIZER, "exact")
+
+    assert (model.document_start_id, model.numerics) == (7, "exact")
+    assert initial.numerics == "exact"
