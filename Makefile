@@ -23,7 +23,7 @@ all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bit
 	@# Of a name that selects no preset DVC would not say which there are.
 	@python src check_parameters
 	@# This compiles the loops of exact numerics while text is fetched and tokenized; training would wait for it.
-	@nice python src prove --run short > /dev/null 2>&1 &
+	@nice python src verify --processor short > /dev/null 2>&1 &
 	dvc repro
 	@python src verdict
 
@@ -58,14 +58,14 @@ test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipel
 
 # Numerical tests under other instructions: those of other processors, for oneDNN's products, torch's own loops and ours.
 NUMERICS = tests/lm/model tests/lm/exact tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_ngram_embeddings.py \
-	tests/lm/evaluate/test_generation.py tests/tools/test_export.py tests/tools/test_hugging_face.py tests/tools/test_prove.py
+	tests/lm/evaluate/test_generation.py tests/tools/test_export.py tests/tools/test_hugging_face.py tests/tools/test_processor.py
 SETTINGS = NATIVE=1 ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 \
 	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic
 test-numerics: .venv/ready-dev ## Run the numerical tests with the instructions of six kinds of processors
 	set -e; for setting in $(SETTINGS); do echo $$setting; env $$setting $(PYTEST) $(NUMERICS); done
 
 prove: .venv/ready ## Train a small run, about a minute, and compare its bits with the committed ones
-	python src prove
+	python src verify --processor
 
 # Columns that nobody compares, and scores that other columns hold in another unit.
 DROPPED = .*/|.*_loss|bpb_se|Created|Executor|sources|local|bytes|clean|contaminated|parameters|tokens_seen

@@ -39,7 +39,6 @@ TOOLS_BY_GOAL = {
     },
     "check files and bits": {
         "verify": "tools.verify.cli",
-        "prove": "tools.prove.cli",
         "compress": "extras.compress.compress",
         "decompress": "extras.compress.decompress",
     },

@@ -6,7 +6,7 @@
 For each model: tokens per second, the share of the measured peak of matrix products (MFU), the most memory, how often
 a step makes Python wait for the GPU, and the loss after the last step. The steps are those of the stage `train`:
 
-- `prove`, the last line of `python src prove --run short`: whether this device has the committed bits.
+- `prove`, the line of `python src verify --processor short`: whether this device has the committed bits.
 - `models`, 200 steps in fast numerics: Muon, compiled blocks, bfloat16 where the device has it. The text is made up and
   the same everywhere, so the loss and the norm of the first step should be a CPU's (speed/first_steps.py).
 - `exact`, 12 steps in exact numerics, and the same steps in torch's own float32 without TF32. The digest of the state
@@ -150,8 +150,8 @@ def agrees_with_cpu(case: Case, measured: dict) -> bool:
 
 
 def prove() -> str:
-    """Return the last line of `python src prove --run short`."""
-    command = [sys.executable, "src", "prove", "--run", "short"]
+    """Return the last line of `python src verify --processor short`."""
+    command = [sys.executable, "src", "verify", "--processor", "short"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.stdout.strip().rpartition("\n")[2]
 

@@ -20,7 +20,7 @@ from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
 from result import ROOT
-from tools.prove.golden_run import make_ids
+from tools.verify.golden_run import make_ids
 
 
 class Case(NamedTuple):

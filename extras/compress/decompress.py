@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
     content = tokenizer.decode_bytes(ids[:-1]) if is_text else np.array(ids, f"<u{header.token_bytes}").tobytes()
     if files.digest(content) != header.content_digest:
         problem = "the result is not what was compressed, so the model computes other bits here"
-        raise IntegrityError(f"{args.file}: {problem}; run `python src prove`, which names the first that differs")
+        raise IntegrityError(f"{args.file}: {problem}; `python src verify --processor` names the first")
     with atomic_write(args.out) as file:
         file.write(content)
     print(f"{args.out}: {len(content):,} bytes of {len(ids):,} tokens, with the SHA-256 of what was compressed")

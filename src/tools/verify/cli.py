@@ -3,6 +3,8 @@
     python src verify
     python src verify --retrain                             # a random part of the run and of the evaluation
     python src verify --retrain 450 --weights data/early    # and write the weights after step 450
+    python src verify --processor                           # has this machine the committed bits? About a minute
+    python src verify --processor short --expect 79c6aa73cfb1    # seconds; with a digest, for `git bisect run`
 
 Every byte is read, because DVC trusts the modification times of files. Each check prints one line: `ok`, or `WRONG`
 with the command that repairs it (run these commands from the top, then verify again). If all outputs are those of
@@ -15,10 +17,15 @@ in .runs, where a longer run or another --retrain begins with it, and with --wei
 like data/models. Without a STEP, it scores random validation documents with the weights and compares their losses with
 data/evaluation, then trains from one validation to the next, chosen at random among those that begin at the initial
 weights or at a stored checkpoint, and stores nothing. In exact numerics the bits are the same on every device.
+
+--processor checks no file. It trains a small fixed run, on the device of runtime.yaml, and compares its bits with the
+committed ones. Exit status 4 and the first module, gradient or update of the first step that differs, or the steps
+between which the weights first differ.
 """
 
 import argparse
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,8 +162,23 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--weights", type=Path, metavar="FOLDER", help="new folder for the weights of --retrain STEP")
     parser.add_argument("--seed", type=int, help="choose documents and interval by this seed (a new one each time)")
+    parser.add_argument(
+        "--processor",
+        choices=["short", "minute"],
+        nargs="?",
+        const="minute",
+        help="train a small fixed run",
+    )
+    parser.add_argument("--expect", type=digest_prefix, help="compare its last weights with this digest, not the file")
+    parser.add_argument("--record", nargs="?", const="", metavar="HOW", help="list this processor, and how it was run")
+    parser.add_argument("--write", action="store_true", help="commit its digests, after a change of the arithmetic")
     args = parser.parse_args(argv)
     check_arguments(args)
+    if args.processor:
+        from tools.verify.processor import check_processor  # torch takes seconds to import
+
+        print(check_processor(args.processor, args.expect, args.record, args.write))
+        return
     if not PIPELINE.exists():
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root")
     findings = 0
@@ -180,8 +202,23 @@ def main(argv: list[str]) -> None:
         raise IntegrityError(f"{wrong} wrong; run the commands above from the top, then verify again")
 
 
+def digest_prefix(text: str) -> str:
+    """Parse the first 6 to 12 hex digits of a digest."""
+    if not re.fullmatch("[0-9a-f]{6,12}", text.lower()):
+        raise argparse.ArgumentTypeError(f"is {text}; it must be 6 to 12 hex digits")
+    return text.lower()
+
+
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise ParamsError if options contradict each other."""
+    of_processor = {"--expect": args.expect, "--record": args.record, "--write": args.write or None}
+    given = [name for name, value in of_processor.items() if value is not None]
+    if given and not args.processor:
+        raise ParamsError(f"{' and '.join(given)} belong to --processor; add it")
+    if len(given) > 1:
+        raise ParamsError(f"{' and '.join(given)} cannot be given together")
+    if args.processor and args.retrain is not None:
+        raise ParamsError("--processor trains a fixed run, --retrain that of the workspace; give one of them")
     of_retrain = {"--from": args.start, "--seed": args.seed, "--weights": args.weights}
     given = [name for name, value in of_retrain.items() if value is not None]
     if given and args.retrain is None:

@@ -26,7 +26,7 @@ from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, update_weights
 from support import ROOT
 from support.workspace import MICRO_MODEL
-from tools.prove.golden_run import train_params
+from tools.verify.golden_run import train_params
 
 EXACT = {
     "make, copy, view": """_local_scalar_dense _record_function_enter_new _record_function_exit

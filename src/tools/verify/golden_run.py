@@ -1,10 +1,14 @@
-"""The run whose bits are committed: a fixed model on made-up tokens, in exact numerics.
+"""The run whose bits are committed, and its digests: a fixed model on made-up tokens, in exact numerics.
 
 Nothing of it depends on params.yaml or on a file, so that its digests change only with the code that trains.
 """
 
+import hashlib
+
 import numpy as np
 import torch
+from torch import Tensor
+from tqdm import tqdm
 
 from lm.core.params import coerce
 from lm.exact.threads import ThreadTuner
@@ -14,10 +18,11 @@ from lm.train.config import TrainParams
 from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
-from lm.train.step import sampling_weights
-from tools.prove.digests import Digests, digest_steps
+from lm.train.step import compute_gradients, learning_rate, prefetch, sampling_weights, update_weights
 
-FILE = "src/tools/prove/golden_run.py"
+Digests = dict[str, dict[str, str]]  # {"first step": {operation: digest}, "weights": {step: digest}}
+
+FILE = "src/tools/verify/golden_run.py"
 SMALL = {
     "n_layer": 2,
     "n_head": 4,
@@ -53,7 +58,7 @@ WEIGHTS_EVERY = {"short": 5, "minute": 25}  # steps from one digest of the weigh
 
 
 def train(name: str, threads: ThreadTuner, device: torch.device) -> Digests:
-    """Train the run `name` of RUNS on a device and return its digests (`digest_steps`).
+    """Train the run `name` of RUNS on a device and return its digests.
 
     Raise ParamsError if this file lacks a value of a new parameter.
     """
@@ -114,3 +119,77 @@ def make_ids(vocab_size: int, num_tokens: int = 100_000) -> np.ndarray:
     ids = (document * 7919 + word * word * (document % 13 + 1)) % (vocab_size - 1) + 1
     ids[word == 0] = 0
     return ids.astype(np.uint16)
+
+
+# Digests.
+
+
+def digest(tensor: Tensor) -> str:
+    """Return 12 hex digits of the SHA-256 of a tensor's bytes."""
+    numbers = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(numbers.data).hexdigest()[:12]
+
+
+def digest_steps(
+    state: TrainingState,
+    windows: TokenWindows,
+    params: TrainParams,
+    dtype: torch.dtype,
+    num_steps: int,
+    weights_every: int,
+    threads: ThreadTuner,
+) -> Digests:
+    """Train `num_steps` steps; return the digests of the first one, and those of the weights.
+
+    The operations are the modules, the gradients and the updates, in their order. The weights are digested after each
+    `weights_every` steps.
+    """
+    operations: dict[str, str] = {}
+    weights: dict[str, str] = {}
+    batches = prefetch(windows, range(num_steps), state.model.device)
+    for step in tqdm(range(num_steps), unit="step", disable=None, leave=False):
+        threads.adapt()
+        if step == 0:
+            operations = digest_step(state, next(batches), params, dtype)
+        else:
+            compute_gradients(state, next(batches), params, dtype)
+            update_weights(state, learning_rate(step, params))
+        if (step + 1) % weights_every == 0:
+            weights[str(step + 1)] = digest(torch.cat([p.flatten() for p in state.model.parameters()]))
+    return {"first step": operations, "weights": weights}
+
+
+def digest_step(
+    state: TrainingState, batch: tuple[Tensor, Tensor], params: TrainParams, dtype: torch.dtype
+) -> dict[str, str]:
+    """Train one step on a batch of inputs and targets (B, T) int64; return the digests of its operations by name."""
+    model = state.model
+    digests: dict[str, str] = {}
+
+    # The outputs of the modules, then the gradients, from the output to the input, as they are computed.
+    hooks = record_forward(model, digests)
+    compute_gradients(state, batch, params, dtype)
+    for hook in hooks:
+        hook.remove()
+    parameters = [*model.named_parameters()][::-1]
+    digests |= {f"gradient of {name}": digest(p.grad) for name, p in parameters if p.grad is not None}
+
+    # The updated weights.
+    update_weights(state, learning_rate(state.step, params))
+    return digests | {f"update of {name}": digest(p) for name, p in parameters}
+
+
+def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:
+    """Digest the output of every module of the next forward passes; return the hooks that do it."""
+
+    def hook(name: str):
+        """Return a hook that records under this name."""
+
+        def record(module, inputs, output: Tensor) -> None:
+            """Add the digest under a name that tells the micro-batches apart."""
+            number = sum(known.endswith(f": {name}") for known in digests) + 1
+            digests[f"micro-batch {number}: {name}"] = digest(output)
+
+        return record
+
+    return [module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name.count(".") > 1]

@@ -1,1 +1,0 @@
-"""Compare the bits of this machine with the committed ones: `python src prove`."""

@@ -1,0 +1,79 @@
+"""Train a small run, and compare its bits with the committed ones: this processor, or this GPU, against all others."""
+
+import torch
+
+from lm.core.errors import IntegrityError
+from lm.core.files import read_json, write_json
+from lm.exact.threads import ThreadTuner
+from lm.model.machine import device_name, read_device
+from tools.common.environment import processor
+from tools.common.paths import GOLDEN
+from tools.verify.golden_run import Digests, train
+
+
+def check_processor(run: str, expect: str | None, record: str | None, writes: bool) -> str:
+    """Train a run of RUNS and return a sentence that says that its bits are the committed ones.
+
+    Raise IntegrityError with what differs first if they are not.
+
+    Args:
+        expect: the beginning of a digest, with which the last weights are compared in place of the file.
+        record: how this processor ran, to add it to the committed list; "" for natively, None to add nothing.
+        writes: write the digests of this machine, after a change of the arithmetic.
+    """
+    threads = ThreadTuner("exact", adapts=record is None)  # a record names the number of threads
+    device = read_device()
+    found = train(run, threads, device)
+    last = last_weights(found)
+    if expect:
+        if not last.startswith(expect):
+            raise IntegrityError(f"the last weights have the digest {last}; --expect is {expect}")
+        return f"same bits as expected: weights {last}"
+
+    golden: dict = read_json(GOLDEN) if GOLDEN.exists() else {"seen_on": []}
+    if writes:
+        write_json(GOLDEN, golden | {run: found, "torch": torch.__version__.split("+")[0]})
+        return f"{GOLDEN} has the digests of this machine"
+    if run not in golden:
+        remedy = f"run `python src verify --processor {run} --write`"
+        raise IntegrityError(f"{GOLDEN} lacks the digests of the run {run}; to add them, {remedy}")
+
+    hardware = processor() if device.type == "cpu" else device_name(device)
+    if problem := first_difference(found, golden[run]):
+        raise IntegrityError(f"{GOLDEN}: on this {hardware} {problem}")
+    if record is not None:
+        seen_on = add_processor(golden["seen_on"], hardware, run, last, record, threads.threads)
+        write_json(GOLDEN, golden | {"seen_on": seen_on})
+    number = "1 thread" if threads.threads == 1 else f"{threads.threads} threads"
+    return f"same bits as committed: {run} run, weights {last}, {hardware}, {number}"
+
+
+def last_weights(found: Digests) -> str:
+    """Return the digest of the weights after the last step."""
+    return list(found["weights"].values())[-1]
+
+
+def first_difference(found: Digests, golden: Digests) -> str | None:
+    """Return what differs first from the committed digests `golden`, or None."""
+    for operation, known in golden["first step"].items():
+        if found["first step"].get(operation) != known:
+            return f"the first step differs in: {operation}"
+    before = "1"
+    for step, known in golden["weights"].items():
+        if found["weights"].get(step) != known:
+            return f"the first step has the committed bits, the weights first differ between steps {before} and {step}"
+        before = step
+    return None
+
+
+def add_processor(seen: list[dict], hardware: str, run: str, digest: str, how: str, num_threads: int) -> list[dict]:
+    """Return the list of processors and GPUs with this one, once for each run and way to run it."""
+    entry = {
+        "processor": hardware,
+        "how": how or "natively",
+        "run": run,
+        "weights": digest,
+        "threads": num_threads,
+    }
+    same = ("processor", "how", "run", "threads")
+    return [other for other in seen if any(other[key] != entry[key] for key in same)] + [entry]

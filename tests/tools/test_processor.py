@@ -1,0 +1,174 @@
+"""`verify --processor`: the committed bits, the same on every processor, and the name of what gives other ones."""
+
+from dataclasses import make_dataclass
+
+import pytest
+import torch
+
+from lm.core.files import read_json, write_json
+from lm.exact import functions as exact
+from lm.exact import order
+from lm.exact.threads import ThreadTuner, set_num_threads
+from support import ROOT
+from support.refusal import refused
+from tools.verify import cli, golden_run, processor
+
+SHORT = ["--processor", "short"]
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield lambda count: set_num_threads(count, "fast")  # from which the tuner takes the number
+    set_num_threads(before, "fast")
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 thread"), (3, "3 threads")])
+def test_twenty_steps_have_the_committed_bits(count, said, threads, capsys, monkeypatch):
+    tuner = ThreadTuner
+    monkeypatch.setattr(processor, "ThreadTuner", lambda numerics, adapts: tuner(numerics, adapts=False))
+    threads(count)
+
+    status = cli.main(SHORT)
+
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    assert out.startswith("same bits as committed: short run, weights 79c6aa73cfb1, ")
+    assert out.endswith(f" {said}\n")
+
+
+def test_a_new_parameter_that_the_committed_run_lacks_is_named(monkeypatch, capsys):
+    with_another = make_dataclass("TrainParams", [("grad_clamp", float)], bases=(golden_run.TrainParams,), frozen=True)
+    monkeypatch.setattr(golden_run, "TrainParams", with_another)
+
+    status = cli.main(SHORT)
+
+    refused(status, capsys.readouterr().err, 2, "src/tools/verify/golden_run.py", "train.grad_clamp is missing")
+
+
+@pytest.fixture
+def golden(tmp_path, monkeypatch):
+    """A copy of the committed file; the run is not trained, but has the bits of the file."""
+    committed = read_json("metrics/golden_bits.json")
+    path = tmp_path / "golden.json"
+    write_json(path, committed)
+    monkeypatch.setattr(processor, "GOLDEN", path)
+    monkeypatch.setattr(processor, "train", lambda name, threads, device: committed[name])
+    return path
+
+
+def test_a_processor_is_recorded_once(golden):
+    for _ in range(2):
+        assert cli.main([*SHORT, "--record"]) == 0
+
+    seen = [
+        (entry["run"], entry["how"], entry["threads"])
+        for entry in read_json(golden)["seen_on"]
+        if entry["processor"] == processor.processor()
+    ]
+    assert ("short", "natively") in {(run, how) for run, how, _ in seen}
+    assert len(seen) == len(set(seen))
+
+
+def test_digests_are_written_of_one_run(golden):
+    before = read_json(golden)
+    write_json(golden, {name: value for name, value in before.items() if name != "short"})
+
+    assert cli.main(SHORT) == 4, "it lacks the run"
+    assert cli.main([*SHORT, "--write"]) == 0
+
+    assert read_json(golden) == before | {"torch": torch.__version__.split("+")[0]}
+
+
+def test_the_last_weights_are_compared_with_an_expected_digest(golden, capsys):
+    golden.unlink()
+
+    assert cli.main([*SHORT, "--expect", "79C6AA73CFB1"]) == 0
+    assert cli.main([*SHORT, "--expect", "79c6aa"]) == 0
+    assert cli.main([*SHORT, "--expect", "000000"]) == 4
+    assert "the digest 79c6aa73cfb1; --expect is 000000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--processor --expect 01234", "--expect: is 01234; it must be 6 to 12 hex digits"),
+        ("--processor --expect 01234g", "it must be 6 to 12 hex digits"),
+        ("--processor --expect 012345 --write", "cannot be given together"),
+        ("--record", "--record belong to --processor"),
+        ("--processor --retrain", "give one of them"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, sentence, capsys):
+    try:
+        status = cli.main(arguments.split())
+    except SystemExit as ended:
+        status = ended.code
+
+    assert status == 2
+    assert sentence in capsys.readouterr().err
+
+
+# What differs is named.
+
+
+@pytest.fixture
+def difference(capsys):
+    """Return a function that runs the short run and returns what the message says beside the file and the processor."""
+
+    def run() -> str:
+        capsys.readouterr()
+        assert cli.main(SHORT) == 4
+        return capsys.readouterr().err.partition(processor.processor())[2].strip()
+
+    return run
+
+
+def test_a_module_that_differs_is_named(difference, monkeypatch):
+    rms_norm = exact.rms_norm
+    calls = []
+
+    def rounded_in_the_second_block(x, weight, eps):
+        """Round the result of the seventh norm; a block has six."""
+        calls.append(x)
+        result = rms_norm(x, weight, eps)
+        return result.bfloat16().float() if len(calls) == 7 else result
+
+    monkeypatch.setattr("lm.exact.functions.rms_norm", rounded_in_the_second_block)
+
+    assert difference() == "the first step differs in: micro-batch 1: layers.1.input_layernorm"
+
+
+def test_an_update_that_differs_is_named(difference, monkeypatch):
+    power = order.power
+    monkeypatch.setattr("lm.train.optimizers.power", lambda base, exponent: power(base, exponent) * (1 + 1e-5))
+
+    assert difference().startswith("the first step differs in: update of ")
+
+
+def test_weights_that_differ_from_the_third_step_on_are_dated(difference, monkeypatch):
+    rate = golden_run.learning_rate
+
+    def changed(at_step, params):
+        factor = 1 + 1e-3 if at_step == 2 else 1
+        return rate(at_step, params) * factor
+
+    monkeypatch.setattr(golden_run, "learning_rate", changed)
+
+    sentence = "the first step has the committed bits, the weights first differ between steps 1 and 5"
+    assert difference() == sentence
+
+
+@pytest.mark.parametrize("part", ["first step", "weights"])
+def test_a_digest_that_is_missing_differs(part):
+    committed = read_json("metrics/golden_bits.json")["short"]
+    names = list(committed[part])
+    without_last = committed | {part: {name: committed[part][name] for name in names[:-1]}}
+
+    assert processor.first_difference(committed, committed) is None
+    assert names[-1] in processor.first_difference(without_last, committed)
