@@ -25,7 +25,7 @@ all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bit
 	@# This compiles the loops of exact numerics while text is fetched and tokenized; training would wait for it.
 	@nice python src verify --processor short > /dev/null 2>&1 &
 	dvc repro
-	@python src verdict
+	@python src verify
 
 # After a run that a stage rejected, git may take a changed file for an unchanged one: DVC wrote it twice within a second,
 # with the same size. A new time makes git compare the contents.

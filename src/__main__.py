@@ -29,7 +29,6 @@ TOOLS_BY_GOAL = {
         "to_tensorboard": "extras.live.to_tensorboard",
     },
     "compare runs": {
-        "verdict": "tools.verdict",
         "compare": "tools.compare.cli",
         "judge": "tools.judge.cli",
         "judge_run": "tools.judge.run",

@@ -20,7 +20,7 @@ from lm.core.git import git
 from lm.core.params import read_yaml
 from tools.common import paths
 from tools.common.arguments import tool_parser
-from tools.common.committed import compare_with_committed
+from tools.common.committed import changes_from_commit
 from tools.common.environment import versions
 from tools.common.lock import read_lock, read_timing
 from tools.common.parameters import Difference, flatten, selected_presets
@@ -112,13 +112,9 @@ def comparison(is_evaluated: bool) -> dict:
     if not is_evaluated:
         return unfinished
     try:
-        found = compare_with_committed()
-    except IntegrityError as error:  # such as a missing output that a later stage writes
+        found = changes_from_commit()
+    except IntegrityError as error:  # a broken dvc.lock
         return {"comparison": f"Not compared with the committed run: {error}.", "differences": {}}
-    except EnvironmentFailure as error:  # git cannot read the repository
-        return {"comparison": f"Not compared: {error}.", "differences": {}}
-    if found is None:
-        return {"comparison": "Not compared: this folder has no commit with a dvc.lock.", "differences": {}}
     differences = {}
     if found.parameters:
         differences["parameter"] = [difference_row(each) for each in found.parameters]

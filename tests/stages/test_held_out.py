@@ -8,13 +8,14 @@ import pytest
 
 from fetch import ChosenSource, parts_of_mixture, parts_of_source
 from fetch import main as fetch_main
+from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file
 from lm.text.slices import Slice
 from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run
 from support.mixture_cases import write_fetched
 from support.refusal import files_below, refused
 from support.stages import STAGES, change_params, run_stages, stage_folder, work_in_copy, write_texts
-from tools.verify.records import Digests, check_link, links_of_text
+from tools.verify.records import check_link, links_of_workspace
 
 RAW = Path("data/raw")
 FETCH = ["--raw", str(RAW)]
@@ -104,14 +105,13 @@ def test_a_slice_of_the_test_split_is_refused(project, capsys, of):
 
 def test_verify_finds_a_damaged_test_split(project):
     fetch(TEST_DOCUMENTS)
-    (link,) = [link for link in links_of_text() if link.entry == "test.sha256"]
-    (finding,) = check_link(link, Digests(), "advice")
-    assert finding.fault is None
+    (link,) = [link for link in links_of_workspace() if link.entry == "test.sha256"]
+    check_link(link, "fetch")
 
     (RAW / "test.parquet").write_bytes(b"other bytes")
 
-    (finding,) = check_link(link, Digests(), "advice")
-    assert "the SHA-256 of data/raw/test.parquet is" in finding.fault
+    with pytest.raises(IntegrityError, match=r"the SHA-256 of data/raw/test\.parquet is"):
+        check_link(link, "fetch")
 
 
 # Sources that bring a test split of their own, and mixtures.

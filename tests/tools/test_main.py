@@ -35,9 +35,9 @@ def test_help_ends_quietly_with_its_reader():
 def test_the_status_of_a_bug_is_no_answer(monkeypatch, capsys):
     """1 is an answer of `compare --require` and of `judge`."""
     main = runpy.run_path(str(ROOT / "src" / "__main__.py"))["main"]
-    monkeypatch.setattr("tools.verdict.main", lambda argv: 1 / 0)
+    monkeypatch.setattr("tools.verify.cli.main", lambda argv: 1 / 0)
 
-    assert main(["verdict"]) == 70
+    assert main(["verify"]) == 70
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 

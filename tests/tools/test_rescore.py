@@ -13,7 +13,7 @@ from lm.evaluate import scoring
 from support.evaluation_cases import forge_evaluation, read_losses
 from support.refusal import files_below
 from support.stages import change_params, run_here, work_in_copy
-from tools.common.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS
+from tools.common.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS, MODEL
 from tools.verify import rescore as tool
 from tools.verify.rescore import compare_tables, draw_documents, rescore
 
@@ -53,12 +53,13 @@ def test_an_honest_evaluation_passes_and_only_a_part_is_scored(workspace, monkey
     monkeypatch.setattr(scoring, "score_tokens", count_losses)
     before = files_below(Path())
 
-    rescore(seed=3)
+    (shown,) = rescore(seed=3)
 
     num_documents = len(read_losses()["tokens"])
     num_drawn = len(drawn_documents(3))
     assert 0 < num_drawn < num_documents
-    assert f"rescore: {num_drawn} of {num_documents} documents (--seed 3)\n" in capsys.readouterr().out
+    assert f"rescore: {num_drawn} of {num_documents} documents (--seed 3)\n" in capsys.readouterr().err
+    assert shown.endswith(f"losses of {num_drawn} of {num_documents} documents (--seed 3).")
     assert 100 <= sum(num_scored) < read_losses()["tokens"].sum() / 2
     assert files_below(Path()) == before
 
@@ -70,7 +71,10 @@ def test_an_evaluation_that_was_edited_everywhere_is_found(workspace, monkeypatc
     document = drawn_documents(1).min()
 
     found = f"document {document} has nats {honest[document] * 0.95}; it must be {honest[document]}"
-    with pytest.raises(IntegrityError, match=rf"^{DOCUMENT_LOSSES}: {found}.*; run `dvc repro -f eval`$"):
+    with pytest.raises(
+        IntegrityError,
+        match=rf"^{DOCUMENT_LOSSES}: {found}.*; run `dvc repro --force --single-item eval && dvc repro`$",
+    ):
         rescore(seed=1)
 
 
@@ -127,12 +131,13 @@ def test_a_figure_that_does_not_follow_is_named(workspace):
         assert entry in str(caught.value)
 
 
-def test_a_missing_evaluation_is_said(workspace, capsys):
-    DOCUMENT_LOSSES.unlink()
+def test_the_validation_loss_of_the_weights_must_be_the_recorded_one(workspace):
+    record = read_json(MODEL)
+    loss = record["best"]["val_loss"]
+    write_json(MODEL, record | {"best": record["best"] | {"val_loss": loss + 1e-9}})
 
-    rescore(seed=1)
-
-    assert f"{DOCUMENT_LOSSES} is missing" in capsys.readouterr().out
+    with pytest.raises(IntegrityError, match=rf"^{MODEL}: best.val_loss is .*; the weights beside it have {loss}; "):
+        rescore(seed=1)
 
 
 def test_documents_are_drawn_until_they_have_enough_tokens():

@@ -20,8 +20,10 @@ from support.refusal import files_below
 from support.stages import change_params
 from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
 from tools.common.paths import CURVE, MODEL, PARAMS
-from tools.common.run import DIGEST, read_curve
-from tools.verify.retrain import Steps, choose_interval, choose_steps, retrain
+from tools.common.run import DIGEST
+from tools.verify import retrain as tool
+from tools.verify.records import BEST, read_curve
+from tools.verify.retrain import Steps, choose_steps, compare_weights, retrain
 
 CHANGED = [Path(".runs"), Path("data"), Path("metrics"), Path("plots"), PARAMS]  # what a test may change
 
@@ -71,9 +73,9 @@ def replace_by_copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
 
 
-def call(end: int | None = None, start: int | None = None, weights: Path | None = None) -> None:
-    """Call what `verify --retrain END --from START --weights WEIGHTS` calls."""
-    retrain(end, start, 1, weights)
+def call(end: int | None = None, start: int | None = None, weights: Path | None = None) -> list[str]:
+    """Call what `verify --retrain END --from START --weights WEIGHTS` calls; return what it has shown."""
+    return retrain(end, start, 1, weights)
 
 
 def path_of(run: Path, step: int) -> str:
@@ -109,13 +111,11 @@ def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
             remove(checkpoint)
     Checkpoint(run, 10).path.write_bytes(b"cut")
 
-    call(end=10)
+    shown = call(end=10)
 
-    row = read_curve(CURVE)[10]
-    origin, _, *lines = capsys.readouterr().out.splitlines()
-    assert origin == f"retrain: steps 0 to 10 of run {run.name}, from the initial weights"
-    assert lines == [
-        f"same bits: step 10 has digest {row[DIGEST]} and validation loss {row['val_loss']} as recorded",
+    assert f"retrain: steps 0 to 10 of run {run.name}, from the initial weights\n" in capsys.readouterr().err
+    assert shown == [
+        "Steps 0 to 10 have the recorded bits. Not shown: the weights.",
         f"stored: {path_of(run, 10)}",
     ]
     after = dict(named_tensors(load_checkpoint(Checkpoint(run, 10))))
@@ -131,11 +131,10 @@ def test_its_weights_are_written(run, capsys):
     write_json(MODEL, model | {"segments": [*model["segments"], later]})
     remove(Checkpoint(run, 15))
 
-    call(end=15, weights=Path("data/early"))
+    shown = call(end=15, weights=Path("data/early"))
 
-    out = capsys.readouterr().out
-    assert f"steps 10 to 15 of run {run.name}, from the checkpoint {path_of(run, 10)}\n" in out
-    assert out.endswith("data/early: has the weights of step 15\n")
+    assert f"steps 10 to 15 of run {run.name}, from the checkpoint {path_of(run, 10)}\n" in capsys.readouterr().err
+    assert shown[-1] == "data/early: has the weights of step 15"
     found, record = load_trained(Path("data/early"), torch.device("cpu"))
     checkpoint = load_checkpoint(Checkpoint(run, 15))
     assert all(torch.equal(weight, checkpoint["model"][name]) for name, weight in found.state_dict().items())
@@ -146,23 +145,141 @@ def test_its_weights_are_written(run, capsys):
     assert not {"training", "last"} & record.keys()
 
 
-def test_an_interval_without_a_named_end_is_compared_and_changes_no_file(run, capsys):
+def test_an_interval_without_a_named_end_is_compared_and_changes_no_file(run):
     remove(Checkpoint(run, 15))
     before = files_below(Path())
 
-    call(start=10)
+    assert call(start=10) == ["Steps 10 to 15 have the recorded bits. Not shown: the weights."]
 
-    assert f"steps 10 to 15 of run {run.name}, from the checkpoint {path_of(run, 10)}\n" in capsys.readouterr().out
     assert files_below(Path()) == before
 
 
 def test_a_stored_checkpoint_needs_no_training_if_one_begins_there(run, capsys):
-    call(end=10, start=10, weights=Path("data/early"))
+    shown = call(end=10, start=10, weights=Path("data/early"))
 
-    out = capsys.readouterr().out
-    assert "trained" not in out
-    assert f"already stored, with the recorded digest: {path_of(run, 10)}\n" in out
+    assert capsys.readouterr().err == ""
+    assert shown[:2] == [
+        "The stored checkpoint of step 10 has the recorded digest. Not shown: the weights.",
+        f"stored: {path_of(run, 10)}",
+    ]
     assert read_json("data/early/model.json")["best"]["step"] == 10
+
+
+# The weights in data/models.
+
+
+def test_a_short_run_is_trained_whole_and_shows_its_weights(run):
+    before = files_below(Path())
+
+    assert call() == ["The weights in data/models are those that this code makes."]
+
+    assert files_below(Path()) == before
+
+
+@pytest.mark.parametrize(("most_s", "shown"), [(600, "The weights in data"), (0, "have the recorded bits. Not shown")])
+def test_a_run_of_unknown_time_begins_with_its_first_validation(run, monkeypatch, capsys, most_s, shown):
+    """Its time is extrapolated: the steps go on, or others are chosen."""
+    (run / "timing.json").unlink()
+    for checkpoint in list_checkpoints(run):
+        remove(checkpoint)
+    monkeypatch.setattr(tool, "WHOLE_RUN_S", most_s)
+
+    (sentence,) = call()
+
+    assert shown in sentence
+    steps = [line.split(" of run")[0] for line in capsys.readouterr().err.splitlines() if "retrain: " in line]
+    assert steps == ["retrain: steps 0 to 5", "retrain: steps 0 to 20"][: 2 if most_s else 1]
+
+
+def test_from_a_checkpoint_the_weights_are_shown_but_not_the_checkpoint(run):
+    sentence, _ = call(end=20)
+
+    shown = "From the stored checkpoint of step 15 this code makes the weights in data/models."
+    assert sentence == f"{shown} Not shown: that checkpoint."
+
+
+SAID = [
+    (Steps(0, 20), True, True, "The weights in data/models are those that this code makes."),
+    (
+        Steps(0, 15),
+        True,
+        False,
+        "The best weights in data/models are those that this code makes. Not shown: the last weights.",
+    ),
+    (Steps(10, 20), False, True, "the last weights in data/models. Not shown: the best weights, that checkpoint."),
+    (Steps(5, 10), False, False, "Steps 5 to 10 have the recorded bits. Not shown: the weights."),
+]
+
+
+@pytest.mark.parametrize(("steps", "best", "last", "said"), SAID)
+def test_what_was_shown_and_what_not_is_said(steps, best, last, said):
+    assert tool.conclusion(steps, best, last, {"init_sha256": None}).endswith(said)
+
+
+def test_weights_that_continue_others_are_said_to_be_of_these():
+    of_these = "The weights in data/models are those that this code makes of the recorded initial weights."
+    assert tool.conclusion(Steps(0, 20), True, True, {"init_sha256": "ab"}) == of_these
+
+
+def test_best_weights_count_only_if_the_steps_made_them(run):
+    """Those of a state that was trained from a checkpoint may be older."""
+    model = read_json(MODEL)
+    state = load_checkpoint(list_checkpoints(run)[-1])
+
+    assert tool.compare_model(state, model | {"best": {"step": 10}, "last": {"step": 99}}, Steps(10, 15)) == (
+        False,
+        False,
+    )
+
+
+def test_fast_numerics_on_another_machine_are_not_compared(run):
+    model = read_json(MODEL)
+    write_json(MODEL, model | {"segments": [model["segments"][0] | {"threads": 99}]})
+    remove(Checkpoint(run, 15))
+
+    assert call(start=10) == [tool.NOT_COMPARABLE]
+
+
+def other_order(weights):
+    return dict(reversed(weights.items()))
+
+
+def with_first(change):
+    """Return the edit of the first tensor."""
+
+    def edit(weights):
+        name, tensor = next(iter(weights.items()))
+        return weights | {name: change(tensor)}
+
+    return edit
+
+
+def flip_last_bit(tensor):
+    changed = tensor.clone()
+    changed.view(torch.int32).view(-1)[-1] ^= 1
+    return changed
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [other_order, with_first(flip_last_bit), with_first(torch.Tensor.double), with_first(lambda tensor: tensor[None])],
+    ids=["order", "a bit", "type", "shape"],
+)
+def test_tensors_that_differ_from_the_file_are_found(run, edit):
+    weights = torch.load(BEST, weights_only=True)
+    model = read_json(MODEL)
+    made = (model["best"]["step"], model["best"]["val_loss"])
+    compare_weights("best", model, made, weights, BEST)
+
+    with pytest.raises(IntegrityError, match=rf"^{BEST}: .*; run `dvc repro --force --single-item train"):
+        compare_weights("best", model, made, edit(weights), BEST)
+    with pytest.raises(IntegrityError, match=rf"^{MODEL}: best is "):
+        compare_weights("best", model, (made[0], made[1] + 1e-9), weights, BEST)
+
+
+def test_a_zero_of_another_sign_is_another_number():
+    assert tool.is_equal(torch.zeros(2), torch.zeros(2))
+    assert not tool.is_equal(torch.zeros(2), -torch.zeros(2))
 
 
 # Other bits.
@@ -185,8 +302,8 @@ def test_a_weight_changed_by_one_bit_is_found(run, monkeypatch):
     assert altered[5] == honest[5]
 
     pattern = (
-        rf"plots/validation\.csv: step 10 has digest {altered[10][DIGEST]} and .*; "
-        rf"retrained from step 5: digest {honest[10][DIGEST]} "
+        rf"plots/validation\.csv: step 10 has tokens .* {altered[10][DIGEST]}; "
+        rf"retrained from step 5: .* {honest[10][DIGEST]}"
     )
     remove(Checkpoint(run, 10))
     with pytest.raises(IntegrityError, match=pattern):
@@ -238,13 +355,9 @@ def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd
 
 def test_a_workspace_of_another_run_is_refused(run):
     digest = read_curve(CURVE)[20][DIGEST]
-    for values, found in (
-        ({"train.seed": 2}, "seed is 1"),
-        ({"train.seed": 1, "train.eval_every_tokens": 512}, "was made"),
-    ):
-        change_params(Path(), values)
-        with pytest.raises(IntegrityError, match=f"^data/models/model.json: {found}"):
-            call(end=10)
+    change_params(Path(), {"train.seed": 2})
+    with pytest.raises(IntegrityError, match=rf"^{MODEL}: was made by run"):
+        call(end=10)
 
     # Every validation must have a digest.
     CURVE.write_text(CURVE.read_text().replace(digest, ""))
@@ -257,12 +370,20 @@ def test_a_workspace_of_another_run_is_refused(run):
 VALIDATIONS = [0, 5, 10, 15, 20]
 
 
-def test_steps_begin_at_the_nearest_checkpoint_or_where_one_says():
-    assert choose_steps(VALIDATIONS, [], None, 5) == Steps(0, 5)
-    assert choose_steps(VALIDATIONS, [7, 10], None, 10) == Steps(7, 10)
-    assert choose_steps(VALIDATIONS, [5, 10], None, 20) == Steps(10, 20)
-    assert choose_steps(VALIDATIONS, [5, 10], 0, 20) == Steps(0, 20)
-    assert choose_steps(VALIDATIONS, [5, 10], 10, 10) == Steps(10, 10)
+@pytest.mark.parametrize(
+    ("stored", "start", "end", "chosen"),
+    [
+        ([], None, 5, Steps(0, 5)),
+        ([7, 10], None, 10, Steps(7, 10)),
+        ([5, 10], None, 20, Steps(10, 20)),
+        ([5, 10], 0, 20, Steps(0, 20)),
+        ([5, 10], 10, 10, Steps(10, 10)),
+        ([5, 10], 5, None, Steps(5, 10)),
+        ([5, 7], 7, None, Steps(7, 10)),
+    ],
+)
+def test_steps_begin_at_the_nearest_checkpoint_or_where_one_says(stored, start, end, chosen):
+    assert choose_steps(VALIDATIONS, stored, start, end, seed=1) == chosen
 
 
 @pytest.mark.parametrize(
@@ -272,26 +393,18 @@ def test_steps_begin_at_the_nearest_checkpoint_or_where_one_says():
         (None, 7, "--retrain is 7; .*: 5, 10, 15, 20"),
         (10, 15, "--from is 10; .*: 0, 5, 7"),
         (20, 15, "--from is 20; .*: 0, 5, 7"),
+        (10, None, "--from is 10; .*: 0, 5, 7"),
     ],
 )
 def test_other_steps_are_refused_with_those_that_are_possible(start, end, said):
     with pytest.raises(ParamsError, match=f"^{said}$"):
-        choose_steps(VALIDATIONS, [5, 7, 20], start, end)
+        choose_steps(VALIDATIONS, [5, 7, 20], start, end, seed=1)
 
 
 def test_a_seed_chooses_one_of_the_intervals_that_begin_at_a_checkpoint():
     stored = [5, 7, 15, 20]
 
-    chosen = [choose_interval(VALIDATIONS, stored, None, seed) for seed in range(30)]
+    chosen = [choose_steps(VALIDATIONS, stored, None, None, seed) for seed in range(30)]
 
-    assert chosen == [choose_interval(VALIDATIONS, stored, None, seed) for seed in range(30)]
+    assert chosen == [choose_steps(VALIDATIONS, stored, None, None, seed) for seed in range(30)]
     assert set(chosen) == {Steps(0, 5), Steps(5, 10), Steps(15, 20)}
-
-
-@pytest.mark.parametrize(
-    ("validations", "start", "possible"),
-    [(VALIDATIONS, 10, "0, 5, 15"), (VALIDATIONS, 20, "0, 5, 15"), ([0], None, "none")],
-)
-def test_an_interval_that_cannot_be_trained_is_refused(validations, start, possible):
-    with pytest.raises(ParamsError, match=f"it must be .* before the last validation: {possible}$"):
-        choose_interval(validations, [5, 7, 15, 20], start, seed=1)

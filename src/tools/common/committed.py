@@ -1,13 +1,11 @@
-"""How the run in the workspace differs from the committed one, and whether one of the two was edited."""
+"""How the run in the workspace differs from the last commit, and what changed since it ran."""
 
 import dataclasses
 import json
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from lm.core.errors import IntegrityError
+from lm.core.errors import EnvironmentFailure
 from lm.core.files import read_json
 from lm.core.git import git
 from lm.core.params import read_yaml
@@ -16,54 +14,54 @@ from tools.common.lock import (
     changed_code,
     hash_of_folder,
     md5_by_name,
-    md5_of,
     md5_of_content,
     read_committed_lock,
     read_lock,
+    stage_names,
 )
 from tools.common.parameters import MISSING, Difference, differences, flatten, preset_names_left_out
 from tools.common.paths import (
     DATA_METRICS,
     EVAL_METRICS,
-    EVALUATION_DETAILS,
+    EVALUATION,
     LOCK,
     MODEL,
     MODELS,
     PARAMS,
+    PIPELINE,
     PRESETS,
     SOURCES,
     TRAIN_METRICS,
 )
 
 PAGE = "docs/reproducibility.md"
-RESULTS = {"train": str(MODELS), "eval": str(EVALUATION_DETAILS.parent)}  # with which a stage writes its metrics
+RESULTS = {"train": str(MODELS), "eval": str(EVALUATION)}  # with which a stage writes its metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
-    """How the run in the workspace differs from the committed one; equal bits differ in no output."""
+class Changes:
+    """How the run in the workspace differs from the committed one; with equal bits, no output differs."""
 
-    parameters: list[Difference]
-    inputs: list[str]  # paths of code, packages and text of the user's own
-    outputs: list[str]  # paths
-    gpus: list[str]  # that model.json names, if nothing else differs in data/models
-    num_outputs: int
-    metrics: list[Difference]
-    contradictions: list[str]  # paths of outputs of the last commit that were edited after its run
-    former_stages: list[str]  # whose outputs are of a former run, because their inputs were made again since
-    changed_parameters: list[Difference]  # of the files here, since the run
-    are_changes_committed: bool  # whether the last commit has these parameters, and the dvc.lock of the run
-    changed_code: list[str]  # paths of code that is not the code of the run
-    numerics: Any  # train.numerics of the run in the workspace
+    not_compared: str = ""  # why the two were not compared; then all lists are empty
+    parameters: Sequence[Difference] = ()
+    inputs: Sequence[str] = ()  # paths of code, packages and text of the user's own
+    outputs: Sequence[str] = ()  # paths
+    num_outputs: int = 0
+    gpus: Sequence[str] = ()  # that model.json names, if nothing else differs in data/models
+    metrics: Sequence[Difference] = ()
+    edited: Sequence[str] = ()  # paths of outputs of the last commit that were edited after its run
+    numerics: object = None  # train.numerics of the run in the workspace
 
     @property
     def is_identical(self) -> bool:
         """Return whether every output has the bytes of the committed one."""
-        return not self.outputs
+        return not self.not_compared and not self.outputs
 
     @property
     def headline(self) -> str:
         """Return the sentence that says whether the two are bitwise identical."""
+        if self.not_compared:
+            return f"Not compared: {self.not_compared}."
         causes = []
         if self.parameters:
             causes.append(f"{len(self.parameters)} of its parameters")
@@ -83,72 +81,55 @@ class Comparison:
     @property
     def explanation(self) -> str:
         """Return why the bits differ although nothing else does, and where that is explained; "" in other cases."""
-        if self.contradictions:
-            return f"The last commit contradicts itself: {', '.join(self.contradictions)} was edited after the run."
-        if self.is_identical or self.parameters or self.inputs:
+        if self.edited:
+            return f"The last commit contradicts itself: {', '.join(self.edited)} was edited after the run."
+        if self.not_compared or self.is_identical or self.parameters or self.inputs:
             return ""
         if self.numerics == "fast":
             return f"Fast numerics promise equal bits on one machine only ({PAGE})."
         return f"This processor or its versions of the packages give other bits ({PAGE})."
 
 
-def compare_with_committed() -> Comparison | None:
-    """Compare the two runs; return None if no dvc.lock is committed.
-
-    Raise IntegrityError if dvc.lock or an output that it records is missing here, or has another content.
-    """
+def changes_from_commit() -> Changes:
+    """Compare the run that dvc.lock records with the committed one. Raise IntegrityError if a dvc.lock is broken."""
     now = read_lock()
-    outputs_now = now.hashes("outs")
-    if missing := [path for path in outputs_now if not os.path.exists(path)]:
-        problem = (
-            f"{', '.join(missing)}: missing, as before the end of a run, or in an experiment that was not pushed whole"
-        )
-        remedy = (
-            "`dvc pull` fetches what a remote has; else run `dvc repro` first, or `make back` for the committed run"
-        )
-        raise IntegrityError(f"{problem}; {remedy}")
-    reject_edited_outputs(outputs_now)
-    committed = read_committed_lock()
+    try:
+        committed = read_committed_lock()
+    except EnvironmentFailure as error:  # git cannot read the repository
+        return Changes(not_compared=str(error))
     if committed is None:
-        return None
+        return Changes(not_compared="this folder has no commit with a dvc.lock")
 
     # Inputs are what no stage has made.
-    inputs = [each.name for each in differences(committed.hashes("deps"), now.hashes("deps"))]
-    external = [path for path in inputs if path not in outputs_now]
+    outputs_now = now.hashes("outs")
+    changed = [each.name for each in differences(committed.hashes("deps"), now.hashes("deps"))]
+    inputs = [path for path in changed if path not in outputs_now]
 
-    # A run on a GPU has the same bits, and its model.json names the GPU.
+    # An output that differs from the commit, not from its dvc.lock, was edited there.
     outputs_then = committed.hashes("outs")
     outputs = [each.name for each in differences(outputs_then, outputs_now)]
     unlike_lock = [path for path in files_unlike_head(outputs_now) if path not in outputs]
-    contradictions = unlike_lock + edited_beside_results(committed, now, outputs)
+    edited = unlike_lock + edited_beside_results(committed, now, outputs)
     outputs += unlike_lock
-    gpus = gpus_of(read_json(MODEL)["segments"]) if str(MODELS) in outputs else []
-    if gpus and hash_without_gpus() == outputs_then.get(str(MODELS)):
-        outputs.remove(str(MODELS))
 
-    return Comparison(
+    # A run on a GPU has the same bits, and its model.json names the GPU.
+    gpus: list[str] = []
+    if str(MODELS) in outputs:
+        gpus = gpus_of(read_json(MODEL)["segments"])
+        if gpus and hash_without_gpus() == outputs_then.get(str(MODELS)):
+            outputs.remove(str(MODELS))
+
+    return Changes(
         # Parameters that presets of other names hold are compared field by field.
         parameters=differences(preset_names_left_out(committed.params), preset_names_left_out(now.params)),
-        inputs=external,
+        inputs=inputs,
         outputs=outputs,
         gpus=gpus,
         num_outputs=len(outputs_now | outputs_then),
         metrics=metric_differences(),
-        contradictions=contradictions,
-        former_stages=now.former_stages,
-        changed_parameters=changed_parameters(now),
-        are_changes_committed=not files_unlike_head([LOCK, PARAMS, PRESETS, SOURCES]),
-        changed_code=changed_code(now.hashes("deps")),
+        edited=edited,
         numerics=now.params.get("train.numerics"),
     )
-
-
-def reject_edited_outputs(outputs: dict[str, str]) -> None:
-    """Raise IntegrityError unless the files here are the outputs that dvc.lock records, path → MD5."""
-    edited = [path for path, md5 in outputs.items() if md5_of(Path(path)) != md5]
-    if edited:
-        problem = f"{', '.join(edited)}: not what dvc.lock records, as after an edit"
-        raise IntegrityError(f"{problem}; `python src verify` has a command to repair each")
 
 
 def files_unlike_head(paths: Iterable[str | Path]) -> list[str]:
@@ -170,18 +151,6 @@ def edited_beside_results(committed: Lock, now: Lock, different: list[str]) -> l
         if has_same_inputs and result not in different:
             edited += [out["path"] for out in then.get("outs", ()) if out["path"] in different]
     return edited
-
-
-def changed_parameters(recorded: Lock) -> list[Difference]:
-    """Return the parameters that have other values in the files here than the stages ran with."""
-    found = {}
-    for stage in recorded.stages.values():
-        for file, section in stage.get("params", {}).items():
-            before = flatten(section)
-            here = flatten(read_yaml(Path(file)))
-            now = {name: here.get(name, MISSING) for name in before}
-            found |= {each.name: each for each in differences(before, now)}
-    return list(found.values())
 
 
 def gpus_of(segments: list[dict]) -> list[str]:
@@ -214,3 +183,48 @@ def metric_differences() -> list[Difference]:
         now = flatten(read_json(path)) if path.exists() else {}
         found += differences(committed, now)
     return found
+
+
+# What changed since the run.
+
+
+@dataclasses.dataclass(frozen=True)
+class Stale:
+    """What is here and not of the run that dvc.lock records."""
+
+    stages: list[str]  # that never ran, or before their inputs were made again
+    parameters: list[Difference]
+    files: list[str]  # code, packages and text of the user's own
+    is_committed: bool  # whether the last commit has these parameters, and the dvc.lock of the run
+
+    def __bool__(self) -> bool:
+        return bool(self.stages or self.parameters or self.files)
+
+
+def stale(lock: Lock) -> Stale:
+    """Compare the stages, parameters and files that are here with those with which the stages ran."""
+    made = lock.hashes("outs")
+    stages = stage_names(PIPELINE.read_text(encoding="utf-8"))
+    inputs = {path: md5 for path, md5 in lock.hashes("deps").items() if path not in made}
+    try:
+        is_committed = not files_unlike_head([LOCK, PARAMS, PRESETS, SOURCES])
+    except EnvironmentFailure:  # git cannot read the repository
+        is_committed = False
+    return Stale(
+        stages=[name for name in stages if name not in lock.stages or name in lock.former_stages],
+        parameters=changed_parameters(lock),
+        files=changed_code(inputs, below=("",)),
+        is_committed=is_committed,
+    )
+
+
+def changed_parameters(recorded: Lock) -> list[Difference]:
+    """Return the parameters that have other values in the files here than the stages ran with."""
+    found = {}
+    for stage in recorded.stages.values():
+        for file, section in stage.get("params", {}).items():
+            before = flatten(section)
+            here = flatten(read_yaml(Path(file)))
+            now = {name: here.get(name, MISSING) for name in before}
+            found |= {each.name: each for each in differences(before, now)}
+    return list(found.values())

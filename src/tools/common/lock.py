@@ -74,10 +74,6 @@ class Lock:
                 outdated |= {out["path"] for out in stage.get("outs", ())}
         return former
 
-    def stage_of(self, output: str) -> str:
-        """Return the stage that makes an output."""
-        return next(name for name, stage in self.stages.items() if output in [out["path"] for out in stage["outs"]])
-
     @property
     def is_finished(self) -> bool:
         """Return whether the evaluation is of the model and the text that the other stages made."""

@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -133,11 +132,6 @@ def read_run(revision: Revision) -> tuple[Run, Facts]:
 def parse_curve(content: bytes) -> list[dict[str, str]]:
     """Return the rows of plots/validation.csv as text by column."""
     return list(csv.DictReader(content.decode("utf-8").splitlines()))
-
-
-def read_curve(path: Path) -> dict[int, dict[str, str]]:
-    """Return the rows of a curve of validations by step, or {} if the file does not exist."""
-    return {int(row["step"]): row for row in parse_curve(path.read_bytes())} if path.exists() else {}
 
 
 def num_earlier_looks(revision: Revision, weights_sha256: str | None) -> int:

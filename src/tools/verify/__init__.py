@@ -1,1 +1,1 @@
-"""Check files against their records: `python src verify`."""
+"""Is this run what it says? `python src verify`."""

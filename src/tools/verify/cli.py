@@ -1,22 +1,21 @@
-"""Check files against dvc.lock and their records; retrain a part of the run.
+"""Is the run in the workspace what it says? Check its files, and compare it with the last commit; `make` ends with it.
 
     python src verify
-    python src verify --retrain                             # a random part of the run and of the evaluation
-    python src verify --retrain 450 --weights data/early    # and write the weights after step 450
+    python src verify --json
+    python src verify --retrain                             # has this code made the weights and losses?
+    python src verify --retrain 450 --weights data/early    # write the weights after step 450
     python src verify --processor                           # has this machine the committed bits? About a minute
     python src verify --processor short --expect 79c6aa73cfb1    # seconds; with a digest, for `git bisect run`
 
-Every byte is read, because DVC trusts the modification times of files. Each check prints one line: `ok`, or `WRONG`
-with the command that repairs it (run these commands from the top, then verify again). If all outputs are those of
-dvc.lock, the records are checked against each other. Exit status 4 if anything is wrong.
+It compares every byte of the outputs with dvc.lock, then records and metrics with each other, and ends at the first of
+the two that is wrong, with exit status 4 and the command that mends it. Then it compares the run with the last commit,
+and says whether all outputs are identical, or what differs. Exit status 0, also if the run is another one.
 
-Each validation of a run is a checkpoint that takes no space: plots/validation.csv has its step, its loss and the digest
-of its weights and optimizers. After the checks of files, --retrain STEP trains from the nearest stored checkpoint
-before that validation, or from the initial weights, and compares every validation on the way. It stores the checkpoint
-in .runs, where a longer run or another --retrain begins with it, and with --weights writes its weights, as a folder
-like data/models. Without a STEP, it scores random validation documents with the weights and compares their losses with
-data/evaluation, then trains from one validation to the next, chosen at random among those that begin at the initial
-weights or at a stored checkpoint, and stores nothing. In exact numerics the bits are the same on every device.
+--retrain also scores random validation documents again, and trains the whole run again if that takes ten minutes or
+less here, else from one validation to the next, chosen at random. It compares each validation on the way with
+plots/validation.csv and, at the steps of the best and the last weights, the tensors with those in data/models. It ends
+with what was shown, and what was not. With STEP, the validation to which it trains, it stores the checkpoint of that
+step in .runs, where a longer run or another --retrain begins with it.
 
 --processor checks no file. It trains a small fixed run, on the device of runtime.yaml, and compares its bits with the
 committed ones. Exit status 4 and the first module, gradient or update of the first step that differs, or the steps
@@ -26,154 +25,26 @@ between which the weights first differ.
 import argparse
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
+from evidence.record import print_json
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
-from lm.core.files import read_json
-from lm.core.paths import RUNS
 from tools.common.arguments import count, tool_parser
-from tools.common.committed import changed_parameters
-from tools.common.lock import Lock, changed_code, read_lock
-from tools.common.paths import (
-    CURVE,
-    DOCUMENT_LOSSES,
-    EVAL_METRICS,
-    EVALUATION_DETAILS,
-    MODEL,
-    PARAMS,
-    PIPELINE,
-    TRAIN_METRICS,
-)
+from tools.common.committed import changes_from_commit, stale
+from tools.common.lock import read_lock
+from tools.common.paths import LOCK, PIPELINE
+from tools.verify.answer import describe, next_commands, next_lines, record
 from tools.verify.files import check_outputs
-from tools.verify.records import (
-    Digests,
-    Finding,
-    Link,
-    check_link,
-    links_of_finished_run,
-    links_of_workspace,
-)
+from tools.verify.records import check_records
 
-RANDOM = -1  # the value of --retrain without a step
-
-
-def check_workspace(digests: Digests) -> Iterator[Finding]:
-    """Check finished runs, the outputs that DVC records and, if these are right, the records against each other."""
-    lock = read_lock()
-    of_outputs = list(check_outputs(lock))
-    yield from check_finished_runs(digests)
-    yield from of_outputs
-    if not any(finding.fault for finding in of_outputs):
-        yield from check_records(lock, digests)
-
-
-def check_finished_runs(digests: Digests) -> Iterator[Finding]:
-    """Check the files of the runs that `train` publishes instead of training again."""
-    for done in sorted(RUNS.glob("*/done")):
-        advice = f"run `rm -rf {done}`"
-        links = links_of_finished_run(done)
-        faults = [finding for link in links for finding in check_link(link, digests, advice) if finding.fault]
-        yield from faults
-        if not links:
-            yield Finding(str(done), "has no readable list of its files", advice)
-        elif not faults:
-            yield Finding(f"{done}: {len(links)} files")
-
-
-def check_records(lock: Lock, digests: Digests) -> Iterator[Finding]:
-    """Check what the records of the workspace say of other files, and that the model is of these parameters."""
-    for link in links_of_workspace():
-        yield from check_link(link, digests, make_again(link.record, lock))
-    yield from check_figures(lock)
-    if not MODEL.exists():
-        return
-    model = read_json(MODEL)
-
-    # DVC's run cache may hold files of other users: its record of these parameters may name any model.
-    outputs = lock.hashes("outs")
-    external = {path: md5 for path, md5 in lock.hashes("deps").items() if path not in outputs}
-    if not changed_parameters(lock) and not changed_code(external, below=("",)):
-        from tools.verify.retrain import fault_of_model  # torch takes seconds to import
-
-        fault = fault_of_model(model)
-        yield Finding(f"{MODEL} (from {PARAMS})", fault, "run `dvc repro -fs train`" if fault else "")
-        if not fault:
-            yield from check_checkpoints(RUNS / model["fingerprint"], digests)
-
-
-def make_again(file: Path, lock: Lock) -> str:
-    """Return advice for a file that does not fit what it was made from: run its stage again."""
-    stage = next(lock.stage_of(output) for output in lock.hashes("outs") if file.is_relative_to(output))
-    return f"run `dvc repro -fs {stage}`"
-
-
-def check_figures(lock: Lock) -> Iterator[Finding]:
-    """Check that metrics follow from the files that they are made of."""
-    from tools.common import figures  # pyarrow and SciPy take a second to import
-
-    if all(path.exists() for path in figures.FILES_OF_TRAINING):
-        fault = figures.fault_of_training()
-        yield Finding(f"{TRAIN_METRICS} (from {CURVE})", fault, make_again(TRAIN_METRICS, lock) if fault else "")
-    if all(path.exists() for path in figures.FILES_OF_EVALUATION):
-        fault = figures.fault_of_details(figures.read_losses(), {})
-        yield Finding(f"{EVALUATION_DETAILS} (from {DOCUMENT_LOSSES})", fault, figures.AGAIN if fault else "")
-        if fault:
-            return
-        fault = figures.fault_of_metrics()
-        yield Finding(f"{EVAL_METRICS} (from {EVALUATION_DETAILS})", fault, figures.AGAIN if fault else "")
-
-
-def check_checkpoints(run: Path, digests: Digests) -> Iterator[Finding]:
-    """Check the stored checkpoints of the run, and count those that can be rebuilt because their digest is recorded."""
-    from tools.common.run import DIGEST, read_curve  # DVC takes a second to import
-
-    rebuilt = {step for step, row in read_curve(CURVE).items() if step and row.get(DIGEST)}
-    for record in sorted(run.glob("checkpoint-*.json")):
-        step = int(record.stem.removeprefix("checkpoint-"))
-        rebuilt.discard(step)
-        again = f"run `rm {record}`, and `python src verify --retrain {step}` to rebuild it"
-        yield from check_link(Link(record, "sha256", record.with_suffix(".pt")), digests, again)
-    if rebuilt:
-        yield Finding(f"{CURVE}: {len(rebuilt)} more checkpoints, which `python src verify --retrain STEP` rebuilds")
-
-
-def show(finding: Finding) -> None:
-    """Print a finding on a line."""
-    result = "WRONG" if finding.fault else "ok"
-    clauses = "; ".join(filter(None, (finding.fault, finding.advice)))
-    print(f"{result:5}  {finding.subject}" + (f": {clauses}" if clauses else ""), flush=True)
+SCHEMA = "reprolm.verify/1"
+NO_STEP = -1  # the value of --retrain without a step
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Check the workspace."""
-    parser = tool_parser("verify", __doc__)
-    parser.add_argument(
-        "--retrain",
-        type=count,
-        nargs="?",
-        const=RANDOM,
-        metavar="STEP",
-        help="also train again up to this validation, compare its digest, and store its checkpoint (a random interval)",
-    )
-    parser.add_argument(
-        "--from", type=count, dest="start", metavar="STEP", help="retrain from this checkpoint, or from 0 (the nearest)"
-    )
-    parser.add_argument("--weights", type=Path, metavar="FOLDER", help="new folder for the weights of --retrain STEP")
-    parser.add_argument("--seed", type=int, help="choose documents and interval by this seed (a new one each time)")
-    parser.add_argument(
-        "--processor",
-        choices=["short", "minute"],
-        nargs="?",
-        const="minute",
-        help="train a small fixed run",
-    )
-    parser.add_argument("--expect", type=digest_prefix, help="compare its last weights with this digest, not the file")
-    parser.add_argument("--record", nargs="?", const="", metavar="HOW", help="list this processor, and how it was run")
-    parser.add_argument("--write", action="store_true", help="commit its digests, after a change of the arithmetic")
-    args = parser.parse_args(argv)
-    check_arguments(args)
+    """Answer as the arguments say. Raise IntegrityError with what is wrong and the command that mends it."""
+    args = parse(argv)
     if args.processor:
         from tools.verify.processor import check_processor  # torch takes seconds to import
 
@@ -181,25 +52,83 @@ def main(argv: list[str]) -> None:
         return
     if not PIPELINE.exists():
         raise ParamsError(f"{PIPELINE}: missing; run the command at the repository's root")
-    findings = 0
-    wrong = 0
-    for finding in check_workspace(Digests()):
-        findings += 1
-        wrong += finding.fault is not None
-        show(finding)
-    print(f"{findings} checks, {f'{wrong} wrong' if wrong else 'all ok'}", flush=True)
+    try:
+        verify(args)
+    except IntegrityError as error:
+        if args.json:
+            print_json(SCHEMA, {"fault": str(error)})
+        raise
+
+
+def verify(args: argparse.Namespace) -> None:
+    """Check the workspace and print the answer."""
+
+    def say(line: str) -> None:
+        """Print a line, unless a program reads the answer."""
+        if not args.json:
+            print(line, flush=True)
+
+    # The files, to the first fault.
+    lock = read_lock()
+    num_outputs = check_outputs(lock)
+    say(f"ok  {num_outputs} outputs have the bytes of {LOCK}")
+    num_hashes = check_records(lock)
+    say(f"ok  {num_hashes} hashes in records are those of their files; metrics follow from losses and curves")
+
+    # The last commit, and what changed since the run.
+    changes = changes_from_commit()
+    changed = stale(lock)
+    for line in describe(changes, changed):
+        say(line)
+
+    # The computation.
+    shown = []
     if args.retrain is not None:
         # torch takes seconds to import.
         from tools.verify.rescore import rescore
         from tools.verify.retrain import retrain
 
-        step = None if args.retrain == RANDOM else args.retrain
         seed = random.randrange(10**6) if args.seed is None else args.seed
+        step = None if args.retrain == NO_STEP else args.retrain
         if step is None and args.start is None:
-            rescore(seed)
-        retrain(step, args.start, seed, args.weights)
-    if wrong:
-        raise IntegrityError(f"{wrong} wrong; run the commands above from the top, then verify again")
+            shown += rescore(seed)
+        shown += retrain(step, args.start, seed, args.weights)
+        for line in shown:
+            say(line)
+
+    if args.json:
+        print_json(SCHEMA, record(changes, changed) | {"shown": shown})
+    else:
+        print("\n".join(next_lines(next_commands(changes, changed))))
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Read the arguments. Raise ParamsError if they contradict each other."""
+    parser = tool_parser("verify", __doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
+    parser.add_argument(
+        "--retrain",
+        type=count,
+        nargs="?",
+        const=NO_STEP,
+        metavar="STEP",
+        help="score and train again, compare bits",
+    )
+    parser.add_argument(
+        "--from", type=count, dest="start", metavar="STEP", help="retrain from this checkpoint, or from 0 (the nearest)"
+    )
+    parser.add_argument("--weights", type=Path, metavar="FOLDER", help="new folder for the weights at the end of it")
+    parser.add_argument("--seed", type=int, help="choose documents and steps by this seed (a new one each time)")
+    parser.add_argument(
+        "--processor", choices=["short", "minute"], nargs="?", const="minute", help="train a small fixed run"
+    )
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--expect", type=digest_prefix, help="compare its last weights with this digest, not the file")
+    action.add_argument("--record", nargs="?", const="", metavar="HOW", help="list this processor, and how it was run")
+    action.add_argument("--write", action="store_true", help="write its digests, after a change of the arithmetic")
+    args = parser.parse_args(argv)
+    check_arguments(args)
+    return args
 
 
 def digest_prefix(text: str) -> str:
@@ -211,21 +140,16 @@ def digest_prefix(text: str) -> str:
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise ParamsError if options contradict each other."""
-    of_processor = {"--expect": args.expect, "--record": args.record, "--write": args.write or None}
-    given = [name for name, value in of_processor.items() if value is not None]
-    if given and not args.processor:
-        raise ParamsError(f"{' and '.join(given)} belong to --processor; add it")
-    if len(given) > 1:
-        raise ParamsError(f"{' and '.join(given)} cannot be given together")
-    if args.processor and args.retrain is not None:
-        raise ParamsError("--processor trains a fixed run, --retrain that of the workspace; give one of them")
-    of_retrain = {"--from": args.start, "--seed": args.seed, "--weights": args.weights}
-    given = [name for name, value in of_retrain.items() if value is not None]
-    if given and args.retrain is None:
-        raise ParamsError(f"{' and '.join(given)} say how --retrain trains; add --retrain")
-    if args.weights and args.retrain == RANDOM:
-        raise ParamsError("--weights writes the weights of one step; name it: --retrain STEP")
+    of_option = {
+        "--processor": {"--expect": args.expect, "--record": args.record, "--write": args.write or None},
+        "--retrain": {"--from": args.start, "--seed": args.seed, "--weights": args.weights},
+    }
+    is_given = {"--processor": args.processor is not None, "--retrain": args.retrain is not None}
+    for option, others in of_option.items():
+        given = [name for name, value in others.items() if value is not None]
+        if given and not is_given[option]:
+            raise ParamsError(f"{' and '.join(given)} belong to {option}; add it")
+    if args.processor and (args.json or is_given["--retrain"]):
+        raise ParamsError("--processor trains a fixed run and checks no file; leave out --retrain and --json")
     if args.weights and args.weights.exists():
         raise ParamsError(f"{args.weights}: exists; name a new folder")
-    if args.seed is not None and (args.start is not None or args.retrain != RANDOM):
-        raise ParamsError("--seed chooses a random part; leave it out with --from or --retrain STEP")

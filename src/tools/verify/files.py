@@ -1,4 +1,4 @@
-"""Compare every byte of the outputs with dvc.lock, and name the command that brings one back.
+"""Compare every byte of the outputs with dvc.lock, and name the command that brings them back.
 
 `dvc status` hashes a file again only if its time, size or inode has changed, and never an object of DVC's cache.
 """
@@ -6,52 +6,54 @@
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from lm.core.errors import IntegrityError
 from tools.common.lock import Lock, md5_of
-from tools.verify.records import Finding
 
 
-def check_outputs(lock: Lock) -> Iterator[Finding]:
-    """Compare each output with the hash that dvc.lock records. Raise IntegrityError if there is no data at all."""
+def check_outputs(lock: Lock) -> int:
+    """Return the number of outputs. Raise IntegrityError, with one command, if some have not the recorded hash."""
     outputs = lock.hashes("outs")
-    data = [Path(path) for path in outputs if path.startswith("data/")]
-    if not any(path.exists() for path in data):
-        remedy = "get them by `dvc pull`, or compute them by `make`"
-        raise IntegrityError(f"the outputs that dvc.lock records are not here yet; {remedy}")
-    for path, recorded in outputs.items():
-        found = md5_of(Path(path))
-        if found == recorded:
-            yield Finding(path)
-        elif found:
-            yield Finding(path, f"its MD5 is {found}, dvc.lock records {recorded}", mend(path, lock))
-        else:
-            yield Finding(path, "is missing", mend(path, lock))
+    wrong = {path: md5 for path, md5 in outputs.items() if md5_of(Path(path)) != md5}
+    if not wrong:
+        return len(outputs)
+
+    missing = [path for path in wrong if not os.path.exists(path)]
+    changed = [path for path in wrong if path not in missing]
+    problems = []
+    if missing:
+        problems.append(f"{', '.join(missing)}: missing")
+    if changed:
+        problems.append(f"{', '.join(changed)}: not what dvc.lock records")
+    raise IntegrityError(f"{'; '.join(problems)}; run `{mend(wrong)}`")
 
 
-def mend(path: str, lock: Lock) -> str:
-    """Return the command that brings back an output: from DVC's cache if it is intact there, else made again.
+def mend(wrong: dict[str, str]) -> str:
+    """Return the command that brings back outputs, path → recorded hash: from DVC's cache or a remote, or made again.
 
-    DVC keeps a file that exists, and an object of its cache. So what is damaged goes first.
+    DVC keeps a file that exists, and an object of its cache. So what is damaged goes first. A damaged object is not
+    pulled: a remote may have the same damage.
     """
     from dvc.repo import Repo  # takes a second to import
 
+    objects: dict[Path, str] = {}
     with Repo() as repo:
         has_remote = bool(repo.config["core"].get("remote"))
-        is_cached = repo.find_outs_by_path(path)[0].use_cache  # Git has the others
-        objects = objects_of(lock.hashes("outs")[path], repo.cache.local.oid_to_path)
-    damaged = [each for each, md5 in objects.items() if each.exists() and md5_of(each) != md5]
+        are_cached = all(repo.find_outs_by_path(path)[0].use_cache for path in wrong)  # Git has the others
+        for md5 in wrong.values():
+            objects |= objects_of(md5, repo.cache.local.oid_to_path)
+    missing = [path for path in objects if not path.exists()]
+    damaged = [path for path, md5 in objects.items() if path.exists() and md5_of(path) != md5]
 
-    if is_cached and not damaged and all(each.exists() for each in objects):
-        again = f"dvc checkout {shlex.quote(path)}"
-    elif is_cached and not damaged and has_remote:
-        again = f"dvc pull {shlex.quote(path)}"
+    if damaged or not are_cached or (missing and not has_remote):
+        again = ["dvc", "repro"]  # which restores what its run cache has
     else:
-        again = "dvc repro"
-    unwanted = [path, *(os.path.relpath(each) for each in damaged)]
-    return f"run `{shlex.join(['rm', '-rf', *unwanted])} && {again}`"
+        again = ["dvc", "pull" if missing else "checkout", *wrong]
+    unwanted = [path for path in wrong if os.path.lexists(path)] + [os.path.relpath(path) for path in damaged]
+    removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
+    return removal + shlex.join(again)
 
 
 def objects_of(md5: str, path_of: Callable[[str], str]) -> dict[Path, str]:
@@ -59,9 +61,9 @@ def objects_of(md5: str, path_of: Callable[[str], str]) -> dict[Path, str]:
 
     A folder is a list of files, and these files. Only an intact list is read.
     """
-    objects = {Path(path_of(md5)): md5.removesuffix(".dir")}
-    ((listed, md5_of_list),) = objects.items()
-    if md5.endswith(".dir") and md5_of(listed) == md5_of_list:
-        entries = json.loads(listed.read_bytes())
-        objects |= {Path(path_of(entry["md5"])): entry["md5"] for entry in entries}
+    first = Path(path_of(md5))
+    objects = {first: md5.removesuffix(".dir")}
+    if md5.endswith(".dir") and md5_of(first) == objects[first]:
+        for entry in json.loads(first.read_bytes()):
+            objects[Path(path_of(entry["md5"]))] = entry["md5"]
     return objects

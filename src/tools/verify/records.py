@@ -1,18 +1,21 @@
-"""Which record holds the SHA-256 of which file, and a reader that hashes each file once."""
+"""Check records against the files that they describe, and metrics against what they are made of."""
 
+import csv
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from lm.core.errors import IntegrityError
-from lm.core.files import read_json, read_parquet, reject_special_file, sha256_file
+from lm.core.files import read_json, read_parquet, sha256_file
+from lm.evaluate.documents import metrics_of, summarize_file, summarize_sections, summarize_sources
 from lm.text.slices import TEST
 from tools.common import paths
-from tools.common.parameters import flatten
+from tools.common.lock import Lock
+from tools.common.parameters import differences, flatten
 
 HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer would fit other files too
-NO_FILE = "no file"  # in place of the digest of a missing file
 
 
 class Link(NamedTuple):
@@ -41,109 +44,142 @@ LINKS = [
     Link(paths.MODEL, "last.sha256", LAST),
     Link(paths.EVALUATION_DETAILS, "weights_sha256", BEST),
 ]
+# A record of what was made from a slice of the text has the hash of its split, and the name of it.
+MADE_FROM_TEXT = [
+    (paths.TRAIN_SIDECAR, "source.text_sha256", "slice.split"),
+    (paths.VALIDATION_SIDECAR, "source.text_sha256", "slice.split"),
+    (paths.TOKENIZER_META, "text.text_sha256", "text.slice.split"),
+]
+PARAMETERS = ("seq_len", "seed", "eval_tokens", "attend_across_documents")  # of `train`, in model.json
+
+
+def check_records(lock: Lock) -> int:
+    """Return the number of hashes of files in the records of the stages that ran.
+
+    Raise IntegrityError with the first entry that does not fit, and the command that makes its file again.
+    """
+    count = 0
+    links = links_of_workspace()
+    for stage, content in lock.stages.items():
+        made = [out["path"] for out in content["outs"]]
+        for link in links:
+            if any(link.record.is_relative_to(path) for path in made):
+                check_link(link, stage)
+                count += 1
+    if "train" in lock.stages:
+        check_training(lock.params)
+    if "eval" in lock.stages:
+        check_evaluation(read_losses(), {})
+    return count
+
+
+def wrong(file: Path, problem: str, stage: str) -> IntegrityError:
+    """Return the error of a file that a stage must make again."""
+    return IntegrityError(f"{file}: {problem}; run `dvc repro --force --single-item {stage} && dvc repro`")
+
+
+# Hashes of files.
 
 
 def links_of_workspace() -> list[Link]:
     """Return every link of the workspace's records, in the order of the stages."""
-    return [*links_of_text(), *links_of_tokenizer(), *LINKS]
-
-
-def links_of_text() -> list[Link]:
-    """Return the links to the files of data/raw, of the manifest and of what was made from a slice of them."""
-    manifest = read_entries(paths.MANIFEST)
+    manifest = entries_of(paths.MANIFEST)
     splits = {name.split(".")[1]: name for name in manifest if re.fullmatch(r"splits\.[^.]+\.sha256", name)}
     if f"{TEST}.sha256" in manifest:
         splits[TEST] = f"{TEST}.sha256"
     links = [Link(paths.MANIFEST, entry, paths.RAW / f"{split}.parquet") for split, entry in splits.items()]
-
-    # A record of what was made from a slice says of which split it is.
-    made_from_text = {
-        paths.TRAIN_SIDECAR: ("source.text_sha256", "slice.split"),
-        paths.VALIDATION_SIDECAR: ("source.text_sha256", "slice.split"),
-        paths.TOKENIZER_META: ("text.text_sha256", "text.slice.split"),
-    }
-    for record, (entry, split_entry) in made_from_text.items():
-        split = read_entries(record).get(split_entry)
+    for record, entry, split_entry in MADE_FROM_TEXT:
+        split = entries_of(record).get(split_entry)
         if split is not None:
             links.append(Link(record, entry, paths.RAW / f"{split}.parquet"))
-    return links
+    for entry in entries_of(paths.TOKENIZER_META):
+        if entry.startswith("files."):
+            links.append(Link(paths.TOKENIZER_META, entry, paths.TOKENIZER / entry.removeprefix("files.")))
+    return links + LINKS
 
 
-def links_of_tokenizer() -> list[Link]:
-    """Return the links of the tokenizer's meta.json to its other files."""
-    meta = paths.TOKENIZER_META
-    entries = [entry for entry in read_entries(meta) if entry.startswith("files.")]
-    return [Link(meta, entry, paths.TOKENIZER / entry.removeprefix("files.")) for entry in entries]
-
-
-def links_of_finished_run(done: Path) -> list[Link]:
-    """Return the links to all files that `train` publishes of a finished run instead of training it again."""
-    from lm.train.outputs import SUMS  # torch takes seconds to import
-
-    record = done / SUMS
-    links = []
-    for entry in read_entries(record):
-        place, _, name = entry.partition(".")
-        links.append(Link(record, entry, done.parent / place / name))
-    return links
-
-
-def read_entries(record: Path) -> dict[str, object]:
-    """Return the entries of a record by their dotted names, {} if it is missing or cannot be read."""
-    try:
-        return _read_entries(record) if record.exists() else {}
-    except (IntegrityError, OSError):
+def entries_of(record: Path) -> dict[str, object]:
+    """Return the entries of a record by their dotted names, {} if it is missing."""
+    if not record.exists():
         return {}
-
-
-def _read_entries(record: Path) -> dict[str, object]:
     if record.suffix != ".parquet":
         return flatten(read_json(record))
     metadata = read_parquet(record).schema.metadata or {}
     return {name.decode(): value.decode() for name, value in metadata.items()}
 
 
-class Finding(NamedTuple):
-    """The result of one check: `fault` says what is wrong, `advice` what to do."""
-
-    subject: str
-    fault: str | None = None
-    advice: str = ""
-
-
-class Digests:
-    """Hash files, each once. Hard links are one file."""
-
-    def __init__(self):
-        self._known: dict[tuple[int, int], str] = {}
-
-    def of(self, path: Path) -> str:
-        """Return a file's SHA-256 in hex; what stands for that of a missing or unreadable file equals no recorded one.
-
-        Raise IntegrityError for a pipe or a device, whose bytes may never come.
-        """
-        try:
-            stat = reject_special_file(path).stat()
-            if (stat.st_dev, stat.st_ino) not in self._known:
-                self._known[stat.st_dev, stat.st_ino] = sha256_file(path)
-            return self._known[stat.st_dev, stat.st_ino]
-        except OSError as error:
-            return NO_FILE if isinstance(error, FileNotFoundError) else f"unreadable ({error.strerror})"
-
-
-def check_link(link: Link, digests: Digests, advice: str) -> Iterator[Finding]:
-    """Check the file against the entry; yield nothing without the entry: a downloaded vocabulary records no text."""
-    subject = f"{link.record} (from {link.file})"
-    try:
-        recorded = _read_entries(link.record).get(link.entry) if link.record.exists() else None
-    except (IntegrityError, OSError):
-        form = "parquet file" if link.record.suffix == ".parquet" else "JSON object"
-        yield Finding(subject, f"cannot be read as a {form}", advice)
-        return
+def check_link(link: Link, stage: str) -> None:
+    """Compare an entry with the SHA-256 of its file. A downloaded vocabulary has no entry for the text."""
+    recorded = entries_of(link.record).get(link.entry)
     if recorded is None:
         return
-    sha256 = digests.of(link.file)
-    if HASH.fullmatch(str(recorded)) and sha256.startswith(str(recorded)):
-        yield Finding(subject)
-    else:
-        yield Finding(subject, f"{link.entry} is {recorded}, but the SHA-256 of {link.file} is {sha256}", advice)
+    found = sha256_file(link.file) if link.file.exists() else "missing"
+    if not (HASH.fullmatch(str(recorded)) and found.startswith(str(recorded))):
+        raise wrong(link.record, f"{link.entry} is {recorded}; the SHA-256 of {link.file} is {found}", stage)
+
+
+# Training.
+
+
+def check_training(params: dict[str, object]) -> None:
+    """Compare model.json with the parameters of the run, the metrics with model.json, and both with the curve."""
+    model = read_json(paths.MODEL)
+    for name in PARAMETERS:
+        run = params[f"train.{name}"]
+        if model.get(name) != run:
+            raise wrong(paths.MODEL, f"{name} is {model.get(name)}; dvc.lock has {run}", "train")
+
+    wanted = {
+        "val_loss": model["best"]["val_loss"],
+        "train_loss": model["training"]["last_train_loss"],
+        "tokens_seen": model["last"]["tokens_seen"],
+        "parameters": model["training"]["parameters"],
+    }
+    for name, value in read_json(paths.TRAIN_METRICS).items():
+        if value != wanted.get(name):
+            problem = f"{name} is {value}; by {paths.MODEL} it must be {wanted.get(name)}"
+            raise wrong(paths.TRAIN_METRICS, problem, "train")
+
+    rows = read_curve(paths.CURVE)
+    lowest = min((row["val_loss"] for row in rows.values()), key=float)
+    for name, loss in (("best", lowest), ("last", rows[max(rows)]["val_loss"])):
+        described = model[name]
+        found = f"{described['val_loss']:.8g}"  # as `write_csv` writes it
+        row = rows.get(described["step"], {})
+        is_row = row.get("val_loss") == found and row.get("tokens") == str(described["tokens_seen"])
+        if not is_row or found != loss:
+            problem = f"{name} has val_loss {found} at step {described['step']}; by {paths.CURVE} it must be {loss}"
+            raise wrong(paths.MODEL, problem, "train")
+
+
+def read_curve(path: Path) -> dict[int, dict[str, str]]:
+    """Return the rows of a curve by step, {} if it is missing."""
+    if not path.exists():
+        return {}
+    with open(path, newline="", encoding="utf-8") as file:
+        return {int(row["step"]): row for row in csv.DictReader(file)}
+
+
+# Evaluation.
+
+
+def read_losses() -> dict[str, np.ndarray]:
+    """Return the columns (D,) of the table of losses."""
+    table = read_parquet(paths.DOCUMENT_LOSSES)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def check_evaluation(losses: dict[str, np.ndarray], windows: dict[str, int]) -> None:
+    """Compare the details of the evaluation with its losses, and its metrics with the details.
+
+    `windows`: what the details must have beside what follows from the losses.
+    """
+    details = read_json(paths.EVALUATION_DETAILS)
+    wanted = windows | summarize_file(losses) | summarize_sections(losses) | summarize_sources(losses)
+    for name, value in wanted.items():
+        if details.get(name) != value:
+            problem = f"{name} is {details.get(name)}; by {paths.DOCUMENT_LOSSES} it must be {value}"
+            raise wrong(paths.EVALUATION_DETAILS, problem, "eval")
+    for name, value, found in differences(metrics_of(details), read_json(paths.EVAL_METRICS)):
+        problem = f"{name} is {found}; by {paths.EVALUATION_DETAILS} it must be {value}"
+        raise wrong(paths.EVAL_METRICS, problem, "eval")

@@ -1,47 +1,45 @@
-"""Score a random part of the validation documents again, and compare the losses with the recorded evaluation."""
+"""Score validation documents that are drawn at random, and the windows that selected the best weights, once more."""
+
+import sys
 
 import numpy as np
+import torch
 
-from lm.core.errors import IntegrityError
 from lm.core.files import read_parquet
+from lm.core.messages import say
 from lm.core.params import read_section
 from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import mark_spread_windows, source_of_documents, sum_by_document
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
+from lm.model.gemma3 import Gemma3Model
 from lm.tokenizer.load import load_tokenizer
-from lm.tokens.tokenfile import open_tokens
-from tools.common.figures import AGAIN, fault_of_details, fault_of_metrics, read_losses
-from tools.common.paths import (
-    AUDIT,
-    DOCUMENT_LOSSES,
-    EVAL_METRICS,
-    EVALUATION_DETAILS,
-    MODELS,
-    PARAMS,
-    TOKENIZER,
-    VALIDATION,
-)
+from lm.tokens.tokenfile import TokenFile, open_tokens
+from lm.train.config import read_params
+from lm.train.state import TrainingState
+from lm.train.step import validation_loss
+from tools.common.paths import AUDIT, DOCUMENT_LOSSES, MODEL, MODELS, PARAMS, TOKENIZER, VALIDATION
+from tools.verify.records import check_evaluation, read_losses, wrong
 
 RESCORED_TOKENS = 32_768  # a few seconds for the default model; the last document may go beyond
 FAST_TOLERANCE = 1e-3  # by how much a loss in fast numerics may differ elsewhere, as a fraction of it
 LOSSES = ("nats", "model_selection_nats")
 
 
-def rescore(seed: int) -> None:
-    """Compare the evaluation of the workspace with its weights, and the metrics with the evaluation.
+def rescore(seed: int) -> list[str]:
+    """Compare losses with the weights in data/models, and return a sentence that says what this has shown.
 
-    `seed` draws the documents, until they have RESCORED_TOKENS. Their losses must have the same bits in exact numerics,
-    and differ by FAST_TOLERANCE at most in fast ones. Raise IntegrityError with the document or figure that differs.
+    They are the losses of the documents that `seed` draws, until these have RESCORED_TOKENS, and the validation loss
+    of the best weights. They must have the same bits in exact numerics, and differ by FAST_TOLERANCE at most in fast
+    ones. Raise IntegrityError with the document or figure that differs.
     """
-    if not DOCUMENT_LOSSES.exists():
-        print(f"rescore: {DOCUMENT_LOSSES} is missing, so there is nothing to compare")
-        return
     recorded = read_losses()
-
-    # Score the documents that the seed draws.
     validation = open_tokens(VALIDATION)
     model, record = load_as_trained(MODELS)
+    tolerance = 0.0 if model.numerics == "exact" else FAST_TOLERANCE
+    compare_validation_loss(model, validation, record["best"]["val_loss"], tolerance)
+
+    # Score the documents that the seed draws.
     seq_len = record["seq_len"]
     stride = read_section(PARAMS, "eval", EvalParams).stride_tokens(seq_len)
     spans = validation.spans
@@ -49,7 +47,8 @@ def rescore(seed: int) -> None:
     wanted = np.zeros(len(validation.ids), bool)
     for begin, end in spans[drawn]:
         wanted[begin:end] = True
-    print(f"rescore: {len(drawn)} of {len(spans)} documents (--seed {seed})", flush=True)
+    some = f"{len(drawn)} of {len(spans)} documents (--seed {seed})"
+    say(f"rescore: {some}", file=sys.stderr)
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
     losses, _ = score(model, validation, seq_len, stride, cores, wanted)
 
@@ -62,17 +61,18 @@ def rescore(seed: int) -> None:
     again |= source_of_documents(validation)
 
     # Compare the table, and what follows from it.
-    tolerance = 0.0 if model.numerics == "exact" else FAST_TOLERANCE
     compare_tables(recorded, again, drawn, tolerance)
-    windows = {"window_tokens": seq_len, "stride_tokens": stride}
-    fault = fault_of_details(recorded, windows)
-    if fault:
-        raise IntegrityError(f"{EVALUATION_DETAILS}: {fault}; {AGAIN}")
-    fault = fault_of_metrics()
-    if fault:
-        raise IntegrityError(f"{EVAL_METRICS}: {fault}; {AGAIN}")
-    how = "have the recorded bits" if model.numerics == "exact" else f"are the recorded ones within {FAST_TOLERANCE:g}"
-    print(f"the losses of these documents {how}; {EVALUATION_DETAILS} and {EVAL_METRICS} follow from {DOCUMENT_LOSSES}")
+    check_evaluation(recorded, {"window_tokens": seq_len, "stride_tokens": stride})
+    how = f" within {FAST_TOLERANCE:g}" if tolerance else ""
+    return [f"The weights in {MODELS} have the recorded validation loss, and losses of {some}{how}."]
+
+
+def compare_validation_loss(model: Gemma3Model, validation: TokenFile, recorded: float, tolerance: float) -> None:
+    """Raise IntegrityError if the loss by which training selected the best weights is not that of model.json."""
+    params = read_params().train
+    loss = validation_loss(TrainingState(model, []), validation, params, torch.float32)
+    if not abs(loss - recorded) <= tolerance * loss:
+        raise wrong(MODEL, f"best.val_loss is {recorded}; the weights beside it have {loss}", "train")
 
 
 def draw_documents(num_tokens: np.ndarray, seed: int) -> np.ndarray:
@@ -95,7 +95,7 @@ def compare_tables(
     for name, values in again.items():
         if name not in recorded or len(recorded[name]) != len(values):
             found = f"has another number of documents than {VALIDATION}, or no column {name}"
-            raise IntegrityError(f"{DOCUMENT_LOSSES}: {found}; {AGAIN}")
+            raise wrong(DOCUMENT_LOSSES, found, "eval")
         rows = drawn if name in LOSSES else np.arange(len(values))
         if name in LOSSES:
             is_other = ~(np.abs(recorded[name][rows] - values[rows]) <= tolerance * values[rows])
@@ -104,4 +104,4 @@ def compare_tables(
         if is_other.any():
             document = rows[is_other].min()
             here = f"{recorded[name][document]}; it must be {values[document]}, by the weights, tokens and audit"
-            raise IntegrityError(f"{DOCUMENT_LOSSES}: document {document} has {name} {here}; {AGAIN}")
+            raise wrong(DOCUMENT_LOSSES, f"document {document} has {name} {here}", "eval")

@@ -1,32 +1,39 @@
-"""Train a part of the workspace's run again, from one of its checkpoints or from the initial weights, and compare bits.
+"""Train the run in the workspace again, or a part of it, and compare the bits: validations with the curve, and tensors
+with the files in data/models.
 
-The stage train itself does it, in a folder of its own, so that nothing of the workspace changes.
+The stage train itself does it, in a scratch folder, so that nothing of the workspace changes.
 """
 
-import dataclasses
 import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import check_sha256, output_lock, read_json, scratch_folder
-from lm.core.params import read_yaml
+from lm.core.messages import say
 from lm.core.paths import RUNS
-from lm.tokens.tokenfile import sidecar_path
+from lm.model.weights import load_tensors, recorded_numerics
 from lm.train.checkpoints import Checkpoint, link_checkpoint, list_checkpoints, load_checkpoint
 from lm.train.config import read_params
 from lm.train.run import Run, RunFiles
 from lm.train.state import digest_of, named_tensors
+from tools.common.lock import read_timing
 from tools.common.models import write_weights
-from tools.common.paths import CURVE, METRICS, MODEL, MODELS, PARAMS, PLOTS, TOKENIZER, TRAIN, VALIDATION
-from tools.common.run import DIGEST, read_curve
+from tools.common.parameters import differences
+from tools.common.paths import CURVE, METRICS, MODEL, MODELS, PLOTS, TOKENIZER, TRAIN, TRAIN_METRICS, VALIDATION
+from tools.common.run import DIGEST
+from tools.verify.records import BEST, LAST, read_curve, wrong
 
 FILES = RunFiles(TRAIN, VALIDATION, TOKENIZER)
+WHOLE_RUN_S = 600  # a run that takes longer is trained in part
+NOT_COMPARABLE = "Not comparable: fast numerics promise bits on one machine with one number of threads."
 
 
 class Steps(NamedTuple):
@@ -36,111 +43,64 @@ class Steps(NamedTuple):
     end: int
 
 
-def retrain(end: int | None, start: int | None, seed: int, weights: Path | None) -> None:
-    """Train the workspace's run again up to the validation of step `end`; compare each validation on the way.
+def retrain(end: int | None, start: int | None, seed: int, weights: Path | None) -> list[str]:
+    """Train the run again, and return sentences that say what this has shown, and what not.
 
-    The checkpoint of an `end` that is given is stored in .runs. Raise IntegrityError where bits differ, and ParamsError
-    if the run cannot be trained so.
+    Raise IntegrityError where bits differ, and ParamsError if the run cannot be trained so.
 
     Args:
-        end: if None, the first validation after `start`.
+        end: the validation to train to; its checkpoint is stored in .runs. None: the whole run if it takes at most
+            WHOLE_RUN_S, else to the first validation after `start`.
         start: step of a stored checkpoint, or 0. If None, the nearest one before `end`; without an `end`, one that
             `seed` chooses.
         seed: of that choice.
         weights: a new folder to write with the weights of `end`, or None.
     """
-    model, recorded = read_run()
+    model, curve = read_run()
     run = RUNS / model["fingerprint"]
     stored = {checkpoint.step: checkpoint for checkpoint in list_checkpoints(run)}
-    if end is None:
-        steps = choose_interval(sorted(recorded), stored, start, seed)
-    else:
-        steps = choose_steps(sorted(recorded), stored, start, end)
-
-    # Check the checkpoint from which the training begins.
-    origin = stored.get(steps.start)
-    where = f"the checkpoint {origin.path}" if origin else "the initial weights"
-    by_seed = f" (--seed {seed})" if start is None and end is None else ""
-    print(f"retrain: steps {steps.start} to {steps.end} of run {run.name}, from {where}{by_seed}", flush=True)
-    if origin and origin.step in recorded:
-        check_checkpoint(origin, recorded, "or begin elsewhere with --from")
-
-    # Train again, compare, and keep what is wanted.
+    validations = sorted(curve)
+    whole = Steps(0, model["last"]["step"])
     with output_lock(run), scratch_folder(run / "retrained") as folder:
-        checkpoint = Checkpoint(run, steps.end)
+        # Choose the steps.
+        first = Steps(0, validations[1])
+        if start is None and end is None and seconds_of_run(model, first, folder) <= WHOLE_RUN_S:
+            steps = whole
+        else:
+            steps = choose_steps(validations, stored, start, end, seed)
+
+        # Train.
+        origin = stored.get(steps.start)
+        if origin and origin.step in curve:
+            check_checkpoint(origin, curve, "or begin elsewhere with --from")
+        made = Checkpoint(folder / RUNS / run.name, steps.end)
+        if steps.start == steps.end:
+            made = Checkpoint(run, steps.end)
+        elif not made.record.exists():
+            train(origin, steps, run.name, folder)
+        state = load_checkpoint(made)
+
+        # Compare. Fast numerics depend on the machine, which both record.
+        if recorded_numerics(model) == "fast" and not is_same_machine(state, model):
+            return [NOT_COMPARABLE]
+        shows_best, shows_last = False, False
         if steps.start < steps.end:
-            checkpoint = Checkpoint(train_and_compare(origin, steps, run.name, recorded, folder), steps.end)
+            compare_curves(folder, steps)
+            shows_best, shows_last = compare_model(state, model, steps)
+            if shows_last:
+                compare_metrics(folder)
+
+        # Keep what is wanted.
+        sentences = [conclusion(steps, shows_best, shows_last, model)]
         if end is not None:
-            store(checkpoint, run, recorded)
+            sentences.append(store(made, run, curve))
         if weights:
-            write_weights(weights, load_checkpoint(checkpoint), model)
-            print(f"{weights}: has the weights of step {steps.end}")
+            write_weights(weights, state, model)
+            sentences.append(f"{weights}: has the weights of step {steps.end}")
+    return sentences
 
 
-def choose_steps(validations: list[int], stored: Collection[int], start: int | None, end: int) -> Steps:
-    """Return the steps up to `end` from `start`, or from the nearest stored checkpoint before `end`.
-
-    validations, stored: the steps of the validations and of the stored checkpoints.
-    """
-    if end == 0 or end not in validations:
-        possible = ", ".join(str(step) for step in validations if step)
-        raise ParamsError(f"--retrain is {end}; it must be the step of a validation: {possible}")
-    starts = sorted({0, *stored})
-    if start is None:
-        start = max(step for step in starts if step < end)
-    if start not in starts or start > end:
-        possible = ", ".join(str(step) for step in starts if step <= end)
-        raise ParamsError(f"--from is {start}; it must be 0 or the step of a stored checkpoint up to {end}: {possible}")
-    return Steps(start, end)
-
-
-def choose_interval(validations: list[int], stored: Collection[int], start: int | None, seed: int) -> Steps:
-    """Return the steps from `start` to the next validation; without a start, `seed` chooses it.
-
-    validations: their steps, ascending. stored: the steps of the stored checkpoints.
-    """
-    starts = [step for step in validations[:-1] if step == 0 or step in stored]
-    if start is None and starts:
-        start = random.Random(seed).choice(starts)
-    if start not in starts:
-        possible = ", ".join(map(str, starts)) or "none"
-        requirement = "the step of a checkpoint before the last validation"
-        raise ParamsError(f"--from is {start}; it must be {requirement}: {possible}")
-    return Steps(start, validations[validations.index(start) + 1])
-
-
-def train_and_compare(origin: Checkpoint | None, steps: Steps, run_name: str, recorded: dict, folder: Path) -> Path:
-    """Train from a checkpoint, or from the initial weights, in `folder`; return the folder of the run.
-
-    Raise IntegrityError if a validation differs from that in the curve `recorded`.
-    """
-    start_s = time.monotonic()
-    run = train_again(origin, steps.end, run_name, folder)
-    print(f"trained in {time.monotonic() - start_s:.0f} s", flush=True)
-
-    again = read_curve(folder / CURVE)
-    for step, row in sorted(again.items()):
-        expected = recorded.get(step)
-        if row != expected:
-            found = f"{describe(expected)}; retrained from step {steps.start}: {describe(row)}"
-            is_fast = read_yaml(PARAMS)["train"].get("numerics") == "fast"
-            hint = f"; in fast numerics bits depend on machine and threads ({MODEL}: segments)" if is_fast else ""
-            raise IntegrityError(f"{CURVE}: step {step} has {found}{hint}")
-
-    print(f"same bits: step {steps.end} has {describe(again[steps.end])} as recorded")
-    return run
-
-
-def store(checkpoint: Checkpoint, run: Path, recorded: dict) -> None:
-    """Make a checkpoint one of the run's, unless it has one of this step; check its digest."""
-    own = Checkpoint(run, checkpoint.step)
-    if not own.record.exists():
-        check_checkpoint(checkpoint, recorded, "and run the same command again")
-        link_checkpoint(checkpoint, run)
-        print(f"stored: {own.path}")
-        return
-    check_checkpoint(own, recorded, f"and run `python src verify --retrain {own.step}`")
-    print(f"already stored, with the recorded digest: {own.path}")
+# The run in the workspace.
 
 
 def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
@@ -149,58 +109,84 @@ def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
     Raise IntegrityError if digests are missing, or if the workspace describes another run.
     """
     model = read_json(MODEL)
-    recorded = read_curve(CURVE)
-    has_digests = bool(recorded) and all(row.get(DIGEST) for row in recorded.values())
-    if "fingerprint" not in model or not has_digests:
+    curve = read_curve(CURVE)
+    if not (curve and all(row.get(DIGEST) for row in curve.values())):
         problem = "missing, or without digests of checkpoints, which fast numerics do not record on a GPU"
         raise IntegrityError(f"{CURVE}: {problem}; run `dvc repro`")
-    if fault := fault_of_model(model):
-        raise IntegrityError(f"{MODEL}: {fault}; check out the commit of the run, or run `dvc repro`")
-    return model, recorded
+    fingerprint = Run.read(FILES, read_params(), is_verified=True).fingerprint
+    if model["fingerprint"] != fingerprint:
+        problem = f"was made by run {model['fingerprint']}; code, parameters and inputs here are of {fingerprint}"
+        raise IntegrityError(f"{MODEL}: {problem}; check out the commit of the run, or run `dvc repro`")
+    return model, curve
 
 
-def fault_of_model(model: dict) -> str | None:
-    """Return a clause if model.json is of another run than the one that the workspace describes, else None."""
-    # The parameters that model.json records: they name what differs.
-    params = read_params()
-    vocab_size = read_json(sidecar_path(TRAIN))["tokenizer"]["vocab_size"]
-    config = params.model.config(vocab_size)
-    here = dataclasses.asdict(params.train) | {"config": dataclasses.asdict(config)}
-    if different := [name for name, value in model.items() if name in here and here[name] != value]:
-        return "; ".join(f"{name} is {model[name]}, params.yaml has {here[name]}" for name in different)
-
-    # All else that decides the run.
-    run = Run.read(FILES, params, is_verified=True)
-    if model.get("fingerprint") == run.fingerprint:
-        return None
-    made_by = f"was made by run {model.get('fingerprint')}"
-    return f"{made_by}, the workspace's code, parameters and inputs are of {run.fingerprint}"
+# Which steps.
 
 
-def check_checkpoint(checkpoint: Checkpoint, recorded: dict[int, dict[str, str]], remedy: str) -> None:
-    """Raise IntegrityError if a checkpoint is damaged, or has another digest than the curve of its run."""
-    sha256 = read_json(checkpoint.record).get("sha256", "missing")
-    check_sha256(checkpoint.path, sha256, advice=f"delete it and {checkpoint.record.name}, {remedy}")
-    digest = digest_of(named_tensors(load_checkpoint(checkpoint)))
-    if digest != recorded[checkpoint.step][DIGEST]:
-        problem = f"{CURVE} records {recorded[checkpoint.step][DIGEST]} at step {checkpoint.step}"
-        raise IntegrityError(f"{checkpoint.path}: its digest is {digest}, {problem}")
+def choose_steps(
+    validations: list[int], stored: Collection[int], start: int | None, end: int | None, seed: int
+) -> Steps:
+    """Return the steps from `start` to `end`. Raise ParamsError if they cannot be trained.
 
-
-def train_again(start: Checkpoint | None, until: int, fingerprint: str, folder: Path) -> Path:
-    """Train from a checkpoint, or from the initial weights, to step `until`; return the folder of the run.
-
-    It lies in `folder`, as the curves do, and its newest checkpoint is that of step `until`. Raise UserError, with the
-    exit status of the stage, if the stage fails: it has printed why.
+    Args:
+        validations: the steps that can be an end, but 0, ascending.
+        stored: the steps of the stored checkpoints, which can be a start, as 0 can.
+        start: if None, the nearest one before `end`, or without an end, one of the validations by `seed`.
+        end: if None, the next validation after `start`.
+        seed: of the choice.
     """
+    starts = sorted({0, *stored})
+    if end is None:
+        if start is None:
+            start = random.Random(seed).choice([step for step in validations[:-1] if step in starts])
+        end = min((step for step in validations if step > start), default=start)
+    elif start is None:
+        start = max(step for step in starts if step < max(end, 1))
+
+    if end == 0 or end not in validations:
+        possible = ", ".join(str(step) for step in validations if step)
+        raise ParamsError(f"--retrain is {end}; it must be the step of a validation: {possible}")
+    if start not in starts or start > end:
+        possible = ", ".join(str(step) for step in starts if step <= end)
+        raise ParamsError(f"--from is {start}; it must be 0 or the step of a stored checkpoint up to {end}: {possible}")
+    return Steps(start, end)
+
+
+def seconds_of_run(model: dict, first: Steps, folder: Path) -> float:
+    """Return the seconds that the whole run takes here.
+
+    If it was not trained here, extrapolate those of the `first` steps, which are trained in `folder`.
+    """
+    timing = read_timing(model)
+    steps = model["last"]["step"]
+    if not timing:
+        train(None, first, model["fingerprint"], folder)
+        timing = read_json(folder / RUNS / model["fingerprint"] / "timing.json")
+        steps = first.end
+    seconds = sum(timing[name][-1] for name in ("seconds", "validation_seconds", "saving_seconds"))
+    return seconds * model["last"]["step"] / steps
+
+
+# Training.
+
+
+def train(origin: Checkpoint | None, steps: Steps, fingerprint: str, folder: Path) -> None:
+    """Train from a checkpoint, or from the initial weights, to the checkpoint of step `steps.end`, in `folder`.
+
+    What is trained there already stays. Raise UserError, with the exit status of the stage, if the stage fails: it has
+    printed why.
+    """
+    where = f"the checkpoint {origin.path}" if origin else "the initial weights"
+    say(f"retrain: steps {steps.start} to {steps.end} of run {fingerprint}, from {where}", file=sys.stderr)
     run = folder / RUNS / fingerprint
-    run.mkdir(parents=True)
-    if start:
-        for source in (start.path, start.record):
-            (run / source.name).symlink_to(source.resolve())
+    run.mkdir(parents=True, exist_ok=True)
+    if origin:
+        for source in (origin.path, origin.record):
+            if not (run / source.name).exists():
+                (run / source.name).symlink_to(source.resolve())
     inputs = {"train": TRAIN, "validation": VALIDATION, "tokenizer": TOKENIZER}
     outputs = {"models": folder / MODELS, "metrics": folder / METRICS, "plots": folder / PLOTS}
-    flags = {**inputs, **outputs, "until": until}
+    flags = {**inputs, **outputs, "until": steps.end}
     command = [sys.executable, "src/train.py", *(f"--{name}={value}" for name, value in flags.items())]
     environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
     status = subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
@@ -208,9 +194,129 @@ def train_again(start: Checkpoint | None, until: int, fingerprint: str, folder: 
         error = UserError("src/train.py failed; its message is above")
         error.exit_code = max(1, status)
         raise error
-    return run
+
+
+# Comparing.
+
+
+def is_same_machine(state: dict, model: dict) -> bool:
+    """Return whether the last steps of a state were computed on what the run in the workspace records of its own."""
+    here, *recorded = [
+        {name: value for name, value in segment.items() if name != "from_step"}
+        for segment in (state["segments"][-1], *model["segments"])
+    ]
+    return here in recorded
+
+
+def compare_curves(folder: Path, steps: Steps) -> None:
+    """Raise IntegrityError unless the curves in `folder` are those of the workspace up to the end of the steps."""
+    for path in (CURVE, PLOTS / "training.csv"):
+        made = read_curve(folder / path)
+        recorded = read_curve(path)
+        for step in sorted({*made, *recorded}):
+            if step <= steps.end and made.get(step) != recorded.get(step):
+                found = f"{describe(recorded.get(step))}; retrained from step {steps.start}: {describe(made.get(step))}"
+                raise wrong(path, f"step {step} has {found}", "train")
 
 
 def describe(row: dict[str, str] | None) -> str:
-    """Describe a validation."""
-    return f"digest {row[DIGEST]} and validation loss {row['val_loss']}" if row else "no validation"
+    """Describe a row of a curve."""
+    return ", ".join(f"{name} {value}" for name, value in row.items() if name != "step") if row else "no row"
+
+
+def compare_metrics(folder: Path) -> None:
+    """Raise IntegrityError unless the metrics of the whole run are those of the workspace."""
+    made = read_json(folder / TRAIN_METRICS)
+    for name, value, found in differences(made, read_json(TRAIN_METRICS)):
+        raise wrong(TRAIN_METRICS, f"{name} is {found}, this code makes {value}", "train")
+
+
+def compare_model(state: dict, model: dict, steps: Steps) -> tuple[bool, bool]:
+    """Return whether the steps made the best and the last weights, of which each tensor is that of the file.
+
+    The best weights of a state that was trained from a checkpoint may be older than that. Raise IntegrityError if a
+    tensor differs, or the step or loss of the weights in model.json.
+    """
+    best_step = model["best"]["step"]
+    makes_best = steps.start < best_step <= steps.end or steps.start == best_step == 0
+    makes_last = steps.end == model["last"]["step"]
+    last_loss = state["history"]["validation"][-1][-1]
+    if makes_best:
+        compare_weights("best", model, (state["best_step"], state["best_loss"]), state["best_weights"], BEST)
+    if makes_last:
+        compare_weights("last", model, (state["step"], last_loss), state["model"], LAST)
+    return makes_best, makes_last
+
+
+def compare_weights(
+    name: str, model: dict, step_and_loss: tuple[int, float], made: dict[str, Tensor], file: Path
+) -> None:
+    """Raise IntegrityError unless a file has the tensors that were made: names in this order, types, shapes, bytes.
+
+    The best or last weights, `name`, have this step and loss in model.json.
+    """
+    recorded_step_and_loss = (model[name]["step"], model[name]["val_loss"])
+    if recorded_step_and_loss != step_and_loss:
+        raise wrong(MODEL, f"{name} is {recorded_step_and_loss}, this code makes {step_and_loss}", "train")
+    recorded = load_tensors(file, None)
+    if list(recorded) != list(made):
+        raise wrong(file, "has other tensors than this code makes", "train")
+    for tensor_name, tensor in made.items():
+        if not is_equal(tensor, recorded[tensor_name]):
+            raise wrong(file, f"{tensor_name} is not the tensor that this code makes", "train")
+
+
+def is_equal(tensor: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same type, shape and bytes: -0.0 is not 0.0, and a NaN is itself."""
+    if tensor.dtype != other.dtype or tensor.shape != other.shape:
+        return False
+    return torch.equal(*(each.contiguous().view(-1).view(torch.uint8) for each in (tensor, other)))
+
+
+def conclusion(steps: Steps, shows_best: bool, shows_last: bool, model: dict) -> str:
+    """Return what the retrained steps have shown, and what not."""
+    # Nothing was trained, or nothing that reaches the weights.
+    if not (shows_best or shows_last):
+        shown = f"Steps {steps.start} to {steps.end} have the recorded bits."
+        if steps.start == steps.end:
+            shown = f"The stored checkpoint of step {steps.end} has the recorded digest."
+        return f"{shown} Not shown: the weights."
+
+    # The weights, or one of the two.
+    weights = f"weights in {MODELS}"
+    not_shown = []
+    if not shows_last:
+        weights = f"best {weights}"
+        not_shown.append("the last weights")
+    if not shows_best:
+        weights = f"last {weights}"
+        not_shown.append("the best weights")
+    if steps.start:
+        not_shown.append("that checkpoint")
+        shown = f"From the stored checkpoint of step {steps.start} this code makes the {weights}."
+    else:
+        of_initial = " of the recorded initial weights" if model.get("init_sha256") else ""
+        shown = f"The {weights} are those that this code makes{of_initial}."
+    return f"{shown} Not shown: {', '.join(not_shown)}." if not_shown else shown
+
+
+# Checkpoints.
+
+
+def check_checkpoint(checkpoint: Checkpoint, curve: dict[int, dict[str, str]], remedy: str) -> None:
+    """Raise IntegrityError if a checkpoint is damaged, or has another digest than the curve of its run."""
+    sha256 = read_json(checkpoint.record).get("sha256", "missing")
+    check_sha256(checkpoint.path, sha256, advice=f"delete it and {checkpoint.record.name}, {remedy}")
+    digest = digest_of(named_tensors(load_checkpoint(checkpoint)))
+    if digest != curve[checkpoint.step][DIGEST]:
+        problem = f"{CURVE} records {curve[checkpoint.step][DIGEST]} at step {checkpoint.step}"
+        raise IntegrityError(f"{checkpoint.path}: its digest is {digest}, {problem}")
+
+
+def store(checkpoint: Checkpoint, run: Path, curve: dict[int, dict[str, str]]) -> str:
+    """Make a checkpoint one of the run's, unless it has one of this step, and check its digest; return a sentence."""
+    own = Checkpoint(run, checkpoint.step)
+    if not own.record.exists():
+        link_checkpoint(checkpoint, run)
+    check_checkpoint(own, curve, f"and run `python src verify --retrain {own.step}`")
+    return f"stored: {own.path}"

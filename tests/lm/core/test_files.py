@@ -4,7 +4,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from unittest.mock import Mock
 

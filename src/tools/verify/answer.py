@@ -1,0 +1,190 @@
+"""What `verify` answers about the run in the workspace: lines for a person, and the same as a mapping for JSON."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm.core.files import read_json
+from lm.core.params import read_yaml
+from lm.core.paths import PARAMS, SOURCES
+from tools.common.committed import Changes, Stale
+from tools.common.lock import read_timing
+from tools.common.parameters import Difference
+from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
+
+NUM_LISTED = 12  # lines of a list
+
+
+def describe(changes: Changes, stale: Stale) -> list[str]:
+    """Return the answer: identical or what differs, what the results are not of, and the score."""
+    lines = differences_from_commit(changes) + caveats(changes, stale)
+    if not stale.stages:
+        lines.append(score_sentence())
+    return lines
+
+
+def differences_from_commit(changes: Changes) -> list[str]:
+    """Return the sentence of the comparison, and what differs."""
+    lines = [changes.headline]
+    if changes.not_compared or changes.is_identical:
+        return lines + listed([*table(changes.parameters), *changes.inputs])
+    if changes.parameters:
+        lines += ["parameters, committed -> now:", *listed(table(changes.parameters))]
+    if changes.inputs:
+        lines += ["inputs that differ:", *listed(changes.inputs)]
+    if changes.metrics:
+        lines += ["metrics, committed -> now:", *listed(table(changes.metrics))]
+    else:
+        lines += ["No metric differs. Outputs that differ:", *listed(changes.outputs)]
+    if changes.explanation:
+        lines.append(changes.explanation)
+    return lines
+
+
+def caveats(changes: Changes, stale: Stale) -> list[str]:
+    """Return sentences that say what the outputs are not a result of: the present inputs or code, or this folder."""
+    lines = []
+    if stale.stages:
+        stages = ", ".join(stale.stages)
+        lines.append(f"Not scored: {stages} did not run on the present inputs yet; run `dvc repro`.")
+    if stale.parameters:
+        undo = "" if stale.is_committed else ", `make back` undoes the change"
+        lines += [
+            "Parameters that changed since this run, then -> now:",
+            *listed(table(stale.parameters)),
+            f"The results are of the former values. `dvc repro` computes them again{undo}.",
+        ]
+        if stale.is_committed:
+            lines.append("The last commit contradicts itself: its parameters are not those of its dvc.lock.")
+    if stale.files:
+        lines += [
+            "Files that changed since this run:",
+            *listed(stale.files),
+            "The results are of the former files. `dvc repro` computes them again, `git restore src` undoes code.",
+        ]
+    if changes.is_identical and not stale.stages and not is_trained_here():
+        lines.append("No training of these weights is recorded here (.runs), so they came from DVC's cache.")
+        lines.append("To train the run, or a part of it, again and compare: python src verify --retrain")
+    return lines
+
+
+def is_trained_here() -> bool:
+    """Return whether the times of this run's training are recorded here."""
+    return bool(read_timing(read_json(MODEL)))
+
+
+def score() -> dict:
+    """Return the loss of the evaluation, its standard error, and the number of documents."""
+    metrics = read_json(EVAL_METRICS)
+    return {
+        "bits_per_byte": metrics["bits_per_byte"],
+        "standard_error": metrics["bpb_se"],
+        "documents": read_json(EVALUATION_DETAILS)["documents"],
+    }
+
+
+def score_sentence() -> str:
+    """Return the score in words: "1.353 bits per byte (± 0.040 over 97 documents)"."""
+    found = score()
+    loss = f"{found['bits_per_byte']:.3f} bits per byte"
+    if found["standard_error"] is None:
+        return loss
+    return f"{loss} (± {found['standard_error']:.3f} over {found['documents']:,} documents)"
+
+
+def table(differences: Sequence[Difference]) -> list[str]:
+    """Return a line for each difference: name, committed value, value now."""
+    width = max((len(each.name) for each in differences), default=0)
+    return [f"{each.name:{width}}  {readable(each.committed)} -> {readable(each.now)}" for each in differences]
+
+
+def readable(value) -> str:
+    """Return a value of a list; numbers with five digits, and whole ones with commas."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def listed(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, indented, and how many more there are."""
+    shown = [*lines[:NUM_LISTED]]
+    if len(lines) > NUM_LISTED:
+        shown.append(f"and {len(lines) - NUM_LISTED} more")
+    return [f"  {line}" for line in shown]
+
+
+# The commands to go on with.
+
+
+def next_commands(changes: Changes, stale: Stale) -> list[tuple[str, str]]:
+    """Return two commands to go on with, each with what it is for."""
+    report = ("python src report", "one page: curves, metrics, samples")
+    if stale.parameters or stale.stages:
+        return [("dvc repro", "compute what changed"), report]
+    if changes.not_compared or changes.is_identical:
+        prompt = first_prompt()
+        generate = f"python src generate {shlex.quote(prompt)}" if prompt else "python src generate"
+        return [(generate, "let the model write"), report]
+    compare = ("python src compare HEAD workspace", "is the difference larger than the noise of the documents?")
+    if str(RAW) in changes.outputs:  # `compare` rejects runs on different text
+        compare = report
+    if changes.parameters or changes.inputs:
+        return [compare, ("make back", "go back to the committed run")]
+    if changes.edited:
+        return [("git log -p -1 -- dvc.lock metrics plots", "what the last commit changed"), compare]
+    if changes.numerics == "fast":
+        return [compare, report]
+    return [("make prove", "does this machine give the committed bits?"), compare]
+
+
+def first_prompt() -> str:
+    """Return the first prompt of the source that says something, on one line; "" if none does."""
+    source = read_yaml(PARAMS)["data"]["source"]
+    prompts = read_yaml(SOURCES)["sources"].get(source, {}).get("prompts", [])
+    return next((prompt.strip() for prompt in prompts if prompt.strip()), "")
+
+
+def next_lines(commands: list[tuple[str, str]]) -> list[str]:
+    """Return the lines that print the commands, and before them the one that activates the environment.
+
+    `make` runs without the environment in the shell.
+    """
+    lines = ["next:"]
+    activate = Path(sys.prefix, "bin", "activate")
+    if "VIRTUAL_ENV" not in os.environ and activate.exists():
+        is_here = activate.is_relative_to(Path.cwd())
+        lines.append(f"  source {activate.relative_to(Path.cwd()) if is_here else activate}")
+    width = max(len(command) for command, _ in commands)
+    return lines + [f"  {command:{width}}  # {purpose}" for command, purpose in commands]
+
+
+# JSON.
+
+
+def record(changes: Changes, stale: Stale) -> dict:
+    """Return the answer as a mapping for JSON."""
+    commands = next_commands(changes, stale)
+    return {
+        "fault": None,
+        "identical": None if changes.not_compared else changes.is_identical,
+        "sentence": changes.headline,
+        "explanation": changes.explanation,
+        "num_outputs": changes.num_outputs,
+        "outputs": list(changes.outputs),
+        "parameters": as_records(changes.parameters),
+        "inputs": list(changes.inputs),
+        "metrics": as_records(changes.metrics),
+        "former_stages": stale.stages,
+        "changed_parameters": as_records(stale.parameters),
+        "changed_files": stale.files,
+        "trained_here": MODEL.exists() and is_trained_here(),
+        "score": None if stale.stages else score(),
+        "next": [{"command": command, "purpose": purpose} for command, purpose in commands],
+    }
+
+
+def as_records(differences: Sequence[Difference]) -> list[dict]:
+    """Return differences as mappings."""
+    return [each._asdict() for each in differences]
