@@ -203,7 +203,7 @@ def test_back_names_a_file_that_dvc_does_not_delete_and_the_command_that_shows_w
     assert damaged in done.stderr
     assert "`python src verify` prints a command for each" in done.stderr
     repair = f"rm -rf {damaged} && dvc checkout {damaged}"
-    assert repair in committed.run("python", "src", "verify", check=False).stdout
+    assert repair in committed.run("python", "src", "verify", check=False).stderr
     committed.run("bash", "-euc", repair)
     committed.run("make", "back")
 

@@ -94,26 +94,6 @@ def test_the_last_weights_are_compared_with_an_expected_digest(golden, capsys):
     assert "the digest 79c6aa73cfb1; --expect is 000000" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--processor --expect 01234", "--expect: is 01234; it must be 6 to 12 hex digits"),
-        ("--processor --expect 01234g", "it must be 6 to 12 hex digits"),
-        ("--processor --expect 012345 --write", "cannot be given together"),
-        ("--record", "--record belong to --processor"),
-        ("--processor --retrain", "give one of them"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(arguments, sentence, capsys):
-    try:
-        status = cli.main(arguments.split())
-    except SystemExit as ended:
-        status = ended.code
-
-    assert status == 2
-    assert sentence in capsys.readouterr().err
-
-
 # What differs is named.
 
 

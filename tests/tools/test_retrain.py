@@ -22,7 +22,7 @@ from support.train_cases import make_finished_run, only_run, train_with_paths_of
 from tools.common.paths import CURVE, MODEL, PARAMS
 from tools.common.run import DIGEST
 from tools.verify import retrain as tool
-from tools.verify.records import BEST, read_curve
+from tools.verify.records import BEST, LAST, read_curve
 from tools.verify.retrain import Steps, choose_steps, compare_weights, retrain
 
 CHANGED = [Path(".runs"), Path("data"), Path("metrics"), Path("plots"), PARAMS]  # what a test may change
@@ -174,6 +174,14 @@ def test_a_short_run_is_trained_whole_and_shows_its_weights(run):
     assert call() == ["The weights in data/models are those that this code makes."]
 
     assert files_below(Path()) == before
+
+
+@pytest.mark.parametrize("file", [BEST, LAST])
+def test_one_bit_of_the_weights_is_found_by_training_the_whole_run(run, file):
+    torch.save(with_first(flip_last_bit)(torch.load(file, weights_only=True)), file)
+
+    with pytest.raises(IntegrityError, match=rf"^{file}: [\w.]+ is not the tensor that this code makes; run `dvc"):
+        call()
 
 
 @pytest.mark.parametrize(("most_s", "shown"), [(600, "The weights in data"), (0, "have the recorded bits. Not shown")])

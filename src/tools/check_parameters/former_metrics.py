@@ -8,7 +8,8 @@ them as results of the run that has just begun.
 from pathlib import Path
 
 from lm.core.params import read_yaml
-from tools.common.lock import paths_of, read_lock
+from tools.common.committed import changed_parameters
+from tools.common.lock import Lock, paths_of, read_lock
 from tools.common.paths import LOCK, PIPELINE
 
 TRAINING = "train"
@@ -31,7 +32,8 @@ def delete_former_metrics(stage: str) -> list[Path]:
         if stage not in needed:
             continue
         deciding = {name} | (needed & {TRAINING})
-        is_former = stage == TRAINING or any(has_other_parameters(recorded.get(each)) for each in deciding)
+        ran = {each: recorded[each] for each in deciding if each in recorded}
+        is_former = stage == TRAINING or len(ran) < len(deciding) or bool(changed_parameters(Lock(ran)))
         for metric in paths_of(stages[name], "metrics"):
             if is_former and metric.exists():
                 metric.unlink()
@@ -48,22 +50,3 @@ def stages_before(name: str, stages: dict) -> set[str]:
         if other != name and inputs.intersection(outputs):
             needed |= {other} | stages_before(other, stages)
     return needed
-
-
-def has_other_parameters(recorded: dict | None) -> bool:
-    """Return whether a parameter of a stage of dvc.lock has another value now; True for a stage that never ran."""
-    if recorded is None:
-        return True
-    for path, values in recorded.get("params", {}).items():
-        now = read_yaml(path)
-        if any(value_of(now, name) != value for name, value in values.items()):
-            return True
-    return False
-
-
-def value_of(content: dict, name: str):
-    """Return the value of a dotted name, None if there is none."""
-    value: object = content
-    for key in name.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value

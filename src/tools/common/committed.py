@@ -222,9 +222,16 @@ def changed_parameters(recorded: Lock) -> list[Difference]:
     """Return the parameters that have other values in the files here than the stages ran with."""
     found = {}
     for stage in recorded.stages.values():
-        for file, section in stage.get("params", {}).items():
-            before = flatten(section)
-            here = flatten(read_yaml(Path(file)))
-            now = {name: here.get(name, MISSING) for name in before}
-            found |= {each.name: each for each in differences(before, now)}
+        for file, sections in stage.get("params", {}).items():
+            content = read_yaml(Path(file))
+            here = {name: value_of(content, name) for name in sections}
+            found |= {each.name: each for each in differences(flatten(sections), flatten(here))}
     return list(found.values())
+
+
+def value_of(content: dict, name: str):
+    """Return the value of a dotted name, MISSING if there is none."""
+    value: object = content
+    for key in name.split("."):
+        value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+    return value

@@ -19,28 +19,22 @@ NUM_LISTED = 12  # lines of a list
 
 def describe(changes: Changes, stale: Stale) -> list[str]:
     """Return the answer: identical or what differs, what the results are not of, and the score."""
-    lines = differences_from_commit(changes) + caveats(changes, stale)
+    lists = {
+        "parameters, committed -> now:": table(changes.parameters),
+        "inputs that differ:": changes.inputs,
+        "outputs that differ:": changes.outputs,
+        "metrics, committed -> now:": table(changes.metrics),
+        "parameters that changed since this run, then -> now:": table(stale.parameters),
+        "files that changed since this run:": stale.files,
+    }
+    lines = [changes.headline, changes.explanation]
+    for title, rows in lists.items():
+        if rows:
+            lines += [title, *listed(rows)]
+    lines += caveats(changes, stale)
     if not stale.stages:
         lines.append(score_sentence())
-    return lines
-
-
-def differences_from_commit(changes: Changes) -> list[str]:
-    """Return the sentence of the comparison, and what differs."""
-    lines = [changes.headline]
-    if changes.not_compared or changes.is_identical:
-        return lines + listed([*table(changes.parameters), *changes.inputs])
-    if changes.parameters:
-        lines += ["parameters, committed -> now:", *listed(table(changes.parameters))]
-    if changes.inputs:
-        lines += ["inputs that differ:", *listed(changes.inputs)]
-    if changes.metrics:
-        lines += ["metrics, committed -> now:", *listed(table(changes.metrics))]
-    else:
-        lines += ["No metric differs. Outputs that differ:", *listed(changes.outputs)]
-    if changes.explanation:
-        lines.append(changes.explanation)
-    return lines
+    return [line for line in lines if line]
 
 
 def caveats(changes: Changes, stale: Stale) -> list[str]:
@@ -49,21 +43,14 @@ def caveats(changes: Changes, stale: Stale) -> list[str]:
     if stale.stages:
         stages = ", ".join(stale.stages)
         lines.append(f"Not scored: {stages} did not run on the present inputs yet; run `dvc repro`.")
-    if stale.parameters:
-        undo = "" if stale.is_committed else ", `make back` undoes the change"
-        lines += [
-            "Parameters that changed since this run, then -> now:",
-            *listed(table(stale.parameters)),
-            f"The results are of the former values. `dvc repro` computes them again{undo}.",
-        ]
-        if stale.is_committed:
-            lines.append("The last commit contradicts itself: its parameters are not those of its dvc.lock.")
+    if stale.parameters or stale.files:
+        lines.append("The results are of the run before these changes. `dvc repro` computes them again.")
+    if stale.parameters and stale.is_committed:
+        lines.append("The last commit contradicts itself: its parameters are not those of its dvc.lock.")
+    elif stale.parameters:
+        lines.append("`make back` undoes the change of parameters.")
     if stale.files:
-        lines += [
-            "Files that changed since this run:",
-            *listed(stale.files),
-            "The results are of the former files. `dvc repro` computes them again, `git restore src` undoes code.",
-        ]
+        lines.append("`git restore src` undoes the change of code.")
     if changes.is_identical and not stale.stages and not is_trained_here():
         lines.append("No training of these weights is recorded here (.runs), so they came from DVC's cache.")
         lines.append("To train the run, or a part of it, again and compare: python src verify --retrain")

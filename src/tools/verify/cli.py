@@ -103,31 +103,36 @@ def verify(args: argparse.Namespace) -> None:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments. Raise ParamsError if they contradict each other."""
+    """Read the arguments. Raise ParamsError for an option without the one that it belongs to."""
     parser = tool_parser("verify", __doc__)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
-    parser.add_argument(
-        "--retrain",
-        type=count,
-        nargs="?",
-        const=NO_STEP,
-        metavar="STEP",
-        help="score and train again, compare bits",
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--retrain", type=count, nargs="?", const=NO_STEP, metavar="STEP", help="compute the run again")
+    again.add_argument("--processor", choices=["short", "minute"], nargs="?", const="minute", help="a small fixed run")
+
+    of_retrain = parser.add_argument_group("with --retrain")
+    of_retrain.add_argument("--from", type=count, dest="start", metavar="STEP", help="a stored checkpoint, or 0")
+    of_retrain.add_argument(
+        "--weights", type=Path, metavar="FOLDER", help="new folder for the weights at the end of it"
     )
-    parser.add_argument(
-        "--from", type=count, dest="start", metavar="STEP", help="retrain from this checkpoint, or from 0 (the nearest)"
+    of_retrain.add_argument("--seed", type=int, help="choose documents and steps by this seed (a new one each time)")
+
+    of_processor = parser.add_argument_group("with --processor").add_mutually_exclusive_group()
+    of_processor.add_argument("--expect", type=digest_prefix, help="a digest of the weights, in place of the file")
+    of_processor.add_argument(
+        "--record", nargs="?", const="", metavar="HOW", help="list this processor, and how it ran"
     )
-    parser.add_argument("--weights", type=Path, metavar="FOLDER", help="new folder for the weights at the end of it")
-    parser.add_argument("--seed", type=int, help="choose documents and steps by this seed (a new one each time)")
-    parser.add_argument(
-        "--processor", choices=["short", "minute"], nargs="?", const="minute", help="train a small fixed run"
+    of_processor.add_argument(
+        "--write", action="store_true", help="write its digests, after a change of the arithmetic"
     )
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument("--expect", type=digest_prefix, help="compare its last weights with this digest, not the file")
-    action.add_argument("--record", nargs="?", const="", metavar="HOW", help="list this processor, and how it was run")
-    action.add_argument("--write", action="store_true", help="write its digests, after a change of the arithmetic")
+
     args = parser.parse_args(argv)
-    check_arguments(args)
+    if args.retrain is None and (args.start is not None or args.weights or args.seed is not None):
+        raise ParamsError("--from, --weights and --seed say how --retrain trains; add --retrain")
+    if args.processor is None and (args.expect or args.record is not None or args.write):
+        raise ParamsError("--expect, --record and --write belong to --processor; add it")
+    if args.weights and args.weights.exists():
+        raise ParamsError(f"{args.weights}: exists; name a new folder")
     return args
 
 
@@ -136,20 +141,3 @@ def digest_prefix(text: str) -> str:
     if not re.fullmatch("[0-9a-f]{6,12}", text.lower()):
         raise argparse.ArgumentTypeError(f"is {text}; it must be 6 to 12 hex digits")
     return text.lower()
-
-
-def check_arguments(args: argparse.Namespace) -> None:
-    """Raise ParamsError if options contradict each other."""
-    of_option = {
-        "--processor": {"--expect": args.expect, "--record": args.record, "--write": args.write or None},
-        "--retrain": {"--from": args.start, "--seed": args.seed, "--weights": args.weights},
-    }
-    is_given = {"--processor": args.processor is not None, "--retrain": args.retrain is not None}
-    for option, others in of_option.items():
-        given = [name for name, value in others.items() if value is not None]
-        if given and not is_given[option]:
-            raise ParamsError(f"{' and '.join(given)} belong to {option}; add it")
-    if args.processor and (args.json or is_given["--retrain"]):
-        raise ParamsError("--processor trains a fixed run and checks no file; leave out --retrain and --json")
-    if args.weights and args.weights.exists():
-        raise ParamsError(f"{args.weights}: exists; name a new folder")
