@@ -89,8 +89,11 @@ def test_the_power_of_unequal_sides_and_another_confidence_is_that_of_welch():
 
 
 def test_a_very_large_difference_is_always_shown():
-    """SciPy's noncentral t is not a number there."""
-    assert power_of_pairs(1e6, 2, 0.95) == power_of_sides(1e6, 2, 2, 0.95) == 1.0
+    """SciPy's noncentral t is not a number for some of these."""
+    found = [power_of_pairs(ratio, 19, 0.95) for ratio in np.linspace(5, 40, 400)]
+
+    assert min(found) > 0.999
+    assert power_of_sides(1e6, 2, 2, 0.95) == 1.0
 
 
 def test_what_the_runs_of_a_comparison_could_have_shown_is_of_its_own_test():
