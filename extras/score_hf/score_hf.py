@@ -7,7 +7,7 @@
 A folder holds config.json, safetensors and the tokenizer of a model, or is one that export_hf wrote. All documents are
 one stream of tokens, each followed by end-of-text, and windows move over it by eval.stride_fraction, as in `eval`: the
 losses of an export are those of `eval`, but for rounding. Models with other contexts see other text before a token, so
-name one --seq_len for all. Nothing is downloaded, and no code of a folder runs.
+all models of a table have windows of one length. Nothing is downloaded, and no code of a folder runs.
 """
 
 import argparse
@@ -150,10 +150,19 @@ def reject_lookahead(model, inputs: torch.Tensor, tokens: TokenFile) -> None:
         raise DataError(f"{tokens.path}: a prediction depends on later tokens; this is not a causal model")
 
 
-def losses_of(folder: Path, texts: list[str], seq_len: int | None, params: EvalParams) -> np.ndarray:
+def common_window(folders: list[Path], wanted: int | None) -> int:
+    """Return the tokens of a window of all models. ParamsError if they differ: a longer context lowers the loss."""
+    sizes = {folder: window_tokens(folder, open_model(folder), wanted) for folder in folders}
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{folder} {size:,}" for folder, size in sizes.items())
+        remedy = f"give --seq_len, such as {min(sizes.values())}"
+        raise ParamsError(f"the models have windows of different lengths (tokens: {found}); {remedy}")
+    return sizes[folders[0]]
+
+
+def losses_of(folder: Path, texts: list[str], seq_len: int, params: EvalParams) -> np.ndarray:
     """Return the nats (D,) of the documents under the model of a folder. DataError if one is not finite."""
     model = open_model(folder)
-    seq_len = window_tokens(folder, model, seq_len)
     stream = encode(folder, texts)
     stride = params.stride_tokens(seq_len)
     print(f"{folder}: scoring {len(stream.tokens.ids):,} tokens in windows of {seq_len:,}, moved by {stride:,}")
@@ -168,6 +177,7 @@ def main(argv: list[str]) -> None:
     """Score the models one after the other, and write the table."""
     args = parse(argv)
     params = read_section(PARAMS, "eval", EvalParams)
+    seq_len = common_window(args.folders, args.seq_len)
     text = open_text(RAW, read_slice("validation"))
     texts = [document for batch in text.batches() for document in batch]
     utf8_bytes = text.utf8_bytes()
@@ -175,7 +185,7 @@ def main(argv: list[str]) -> None:
     # Score.
     rows = []
     for folder in args.folders:
-        nats = losses_of(folder, texts, args.seq_len, params)
+        nats = losses_of(folder, texts, seq_len, params)
         name = folder.resolve().name
         rows += [[name, *row] for row in zip(range(len(texts)), nats.tolist(), utf8_bytes.tolist(), strict=True)]
         print(f"{folder}: {nats.sum() / np.log(2) / utf8_bytes.sum():.4f} bits per byte")

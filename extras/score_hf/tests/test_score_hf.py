@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,18 @@ def test_special_strings_in_a_text_are_ordinary_and_end_of_text_ends_each_docume
     assert lengths.tolist() == [14, 3]
     assert np.flatnonzero(ids == eot_id).tolist() == [13, 16]
     assert "warning" not in capsys.readouterr().out
+
+
+def test_models_of_different_contexts_are_refused_in_one_table(gpt2, capsys):
+    """A longer context lowers the loss; the table does not tell the contexts."""
+    shutil.copytree("gpt2", "shorter")
+    Path("shorter/model.json").write_text(json.dumps({"seq_len": 20}))
+
+    status = main(["gpt2", "shorter"])
+
+    refused(status, capsys.readouterr().err, 2, "gpt2 24, shorter 20", "give --seq_len, such as 20")
+    assert not TABLE.exists()
+    assert main(["gpt2", "shorter", "--seq_len", "20"]) == 0
 
 
 def write_bidirectional(folder: Path) -> None:
