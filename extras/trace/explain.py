@@ -4,14 +4,14 @@
     python src explain --step 0 --row 3
 
 Steps count from 0: step N takes a run from N to N + 1 optimizer steps, as in the messages of a run that
-diverges. The batch follows from params.yaml (train.seed) and the token files in the workspace; no log and no
-model is read. `trace` finds the steps that read a text.
+diverges. The batch follows from the record of the model in the workspace, or from params.yaml where no run has
+finished yet, and from the token file; no log is read. `trace` finds the steps that read a text.
 """
 
 import argparse
-from pathlib import Path
 
 from extras.trace.documents import describe_documents, document_sources, quote
+from extras.trace.record import read_record, recorded_windows
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.params import read_section
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -19,7 +19,7 @@ from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
 from tools.common.arguments import tool_parser
-from tools.common.paths import PARAMS, TOKENIZER, TRAIN
+from tools.common.paths import MODEL, PARAMS, TOKENIZER, TRAIN
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -28,8 +28,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--step", type=int, required=True, help="optimizer step, from 0")
     add("--row", type=int, help="one sequence of the batch, from 0 (all)")
-    add("--train", type=Path, default=TRAIN, help=f"token file ({TRAIN})")
-    add("--tokenizer", type=Path, default=TOKENIZER, help=f"tokenizer folder ({TOKENIZER})")
     return parser.parse_args(argv)
 
 
@@ -61,21 +59,30 @@ def check_below(option: str, value: int, end: int, meaning: str) -> None:
 def main(argv: list[str]) -> None:
     """Print the batch of a step."""
     args = parse(argv)
-    params = read_section(PARAMS, "train", TrainParams)
-    check_below("step", args.step, params.max_steps, "steps of train.max_tokens")
-    if args.row is not None:
-        check_below("row", args.row, params.batch_size, "sequences of a batch")
 
     # Open the files of the run.
-    tokens = open_tokens(args.train)
-    tokenizer = load_tokenizer(args.tokenizer)
+    tokens = open_tokens(TRAIN)
+    tokenizer = load_tokenizer(TOKENIZER)
     check_tokenizer(tokens, tokenizer.sha256)
-    windows = TokenWindows(tokens.ids, params.seq_len, params.batch_size, params.seed)
+    if MODEL.exists():
+        source = MODEL
+        record = read_record(tokens)
+        windows = recorded_windows(record, tokens)
+        num_steps = record["last"]["step"]
+    else:
+        source = PARAMS
+        params = read_section(PARAMS, "train", TrainParams)
+        windows = TokenWindows(tokens.ids, params.seq_len, params.batch_size, params.seed)
+        num_steps = params.max_steps
+    check_below("step", args.step, num_steps, f"steps of {source}")
+    if args.row is not None:
+        check_below("row", args.row, windows.batch_size, "sequences of a batch")
 
     # Print the step, then its windows.
-    batch = f"{params.batch_size} windows of {params.seq_len} tokens, seed {params.seed}"
-    seen_before = args.step * params.batch_tokens
-    seen_after = seen_before + params.batch_tokens
+    batch = f"{windows.batch_size} windows of {windows.seq_len} tokens, seed {windows.seed} ({source})"
+    batch_tokens = windows.batch_size * windows.seq_len
+    seen_before = args.step * batch_tokens
+    seen_after = seen_before + batch_tokens
     seen = f"tokens seen {seen_before:,} before it, {seen_after:,} after it"
-    print(f"step {args.step} of 0 to {params.max_steps - 1}: {batch}; {seen}\n")
+    print(f"step {args.step} of 0 to {num_steps - 1}: {batch}; {seen}\n")
     print("\n".join(explain_step(args, windows, tokens, tokenizer)))

@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 from extras.trace.documents import describe_documents, document_sources, quote
+from extras.trace.record import read_record, recorded_windows
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import check_types, read_json
 from lm.evaluate.copies import Copy, find_copies, text_pieces
@@ -25,14 +26,6 @@ from tools.common.arguments import count, tool_parser
 from tools.common.paths import EVALUATION_DETAILS, MODEL, SAMPLES, TOKENIZER, TRAIN
 
 MOST_PLACES = 100_000  # of a span: the others are only counted
-RECORD = {
-    "seed": int,
-    "seq_len": int,
-    "data_sha256": {"train": str},
-    "init_sha256": (str, type(None)),
-    "best": {"step": int, "sha256": str},
-    "last": {"step": int, "tokens_seen": int},
-}
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -174,13 +167,10 @@ def main(argv: list[str]) -> None:
     args = parse(argv)
 
     # Open the files of the run, which must belong together.
-    record = read_json(MODEL)
     tokens = open_tokens(TRAIN)
+    record = read_record(tokens)
     tokenizer = load_tokenizer(TOKENIZER)
-    check_types(MODEL, record, RECORD, "run `dvc repro`; a model that was imported has no record of its training")
     check_tokenizer(tokens, tokenizer.sha256)
-    if record["data_sha256"]["train"] != tokens.meta["sha256"]:
-        raise IntegrityError(f"{MODEL}: trained with another {TRAIN}; run `dvc repro`")
 
     # Complete and check the arguments.
     last = record["last"]
@@ -204,8 +194,7 @@ def main(argv: list[str]) -> None:
         raise ParamsError(f"the text has {len(ids)} tokens; it must have at least --min_tokens, {args.min_tokens}")
 
     # Trace it through the batches of the run.
-    batch_size = last["tokens_seen"] // last["step"] // record["seq_len"]
-    windows = TokenWindows(tokens.ids, record["seq_len"], batch_size, record["seed"])
+    windows = recorded_windows(record, tokens)
     print("\n".join(trace(np.array(ids), tokens, tokenizer, windows, args)))
     if record["init_sha256"]:
         print("\nThe run began with the weights of another; what those had read is not in this list.")

@@ -1,6 +1,7 @@
 """explain prints the decoded batch of a step, its positions and its documents; trace finds the steps of a text."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -208,10 +209,40 @@ def test_a_step_or_row_outside_the_run_is_refused(capsys, arguments, problem, la
 
 
 @pytest.mark.usefixtures("explain")
-def test_tokens_of_another_tokenizer_are_refused(capsys, tmp_path):
-    write_trained_bpe(tmp_path, [["other text"]], 260)
+def test_tokens_of_another_tokenizer_are_refused(capsys, monkeypatch):
+    other = SimpleNamespace(sha256="ab" * 32)
+    monkeypatch.setattr(explain_tool, "load_tokenizer", lambda folder: other)
 
-    refuse(explain_tool, ["--step", 0, "--tokenizer", tmp_path], capsys, 4, "train.bin", "tokenizer")
+    refuse(explain_tool, ["--step", 0], capsys, 4, "train.bin", "tokenizer")
+
+
+def test_the_step_is_that_of_the_model_although_parameters_were_edited(project, explain):
+    params = project.folder / "params.yaml"
+    before = params.read_bytes()
+    expected = explain("--step", 1)
+    change_params(project.folder, {"train.seed": SEED + 1, "train.max_tokens": BATCH_TOKENS})
+
+    edited = explain("--step", 1)
+
+    params.write_bytes(before)
+    assert edited == expected
+    assert f"seed {SEED} ({MODEL})" in edited
+
+
+def test_without_a_model_the_step_is_that_of_the_parameters(project, explain):
+    of_model = explain("--step", 1)
+    model = Path(MODEL).rename("kept.json")
+
+    of_parameters = explain("--step", 1)
+
+    model.rename(MODEL)
+    assert of_parameters == of_model.replace(MODEL, "params.yaml")
+
+
+def test_a_model_of_other_tokens_is_not_explained(explain, change_record, capsys):
+    change_record(data_sha256={"train": "9"})
+
+    refuse(explain_tool, ["--step", 1], capsys, 4, "trained with another data/processed_datasets/train.bin")
 
 
 # trace: where the text is, and which steps read it
