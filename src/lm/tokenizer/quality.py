@@ -1,18 +1,25 @@
 """How well a vocabulary fits a text: bytes per token by script and source, unused entries, longest tokens."""
 
-import unicodedata
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile, count_ids
 
 SCRIPTS = ("latin", "cyrillic", "cjk", "digits", "punctuation", "white_space", "other", "incomplete")
 NUM_LONGEST = 10
-_SCRIPT_OF_NAME = {"LATIN": "latin", "CYRILLIC": "cyrillic"} | dict.fromkeys(
-    ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC"), "cjk"
-)
+# In the tables of pyarrow, because Python's own differ between its versions.
+_FIRST_CHARACTER = {
+    "white_space": r"$",  # there is none
+    "digits": r"\p{N}",
+    "punctuation": r"[\p{P}\p{S}]",
+    "latin": r"\p{Latin}",
+    "cyrillic": r"\p{Cyrillic}",
+    "cjk": r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Bopomofo}]",
+}
 
 
 def measure_vocabulary(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
@@ -46,11 +53,11 @@ def count_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict
     """Return each script's tokens and bytes per token, given how often each id occurs (V,)."""
     num_tokens = Counter()
     num_bytes = Counter()
-    for token_id in np.flatnonzero(counts).tolist():
-        if text := texts.get(token_id):
-            script = script_of(text)
-            num_tokens[script] += int(counts[token_id])
-            num_bytes[script] += int(counts[token_id]) * len(text)
+    used = [token_id for token_id in np.flatnonzero(counts).tolist() if texts.get(token_id)]
+    scripts = scripts_of([texts[token_id] for token_id in used])
+    for token_id, script in zip(used, scripts, strict=True):
+        num_tokens[script] += int(counts[token_id])
+        num_bytes[script] += int(counts[token_id]) * len(texts[token_id])
     found = [script for script in SCRIPTS if num_tokens[script]]
     return {
         script: {"tokens": num_tokens[script], "bytes_per_token": num_bytes[script] / num_tokens[script]}
@@ -58,24 +65,23 @@ def count_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict
     }
 
 
-def script_of(token: bytes) -> str:
-    """Return which of SCRIPTS a token belongs to: that of its first character other than white space.
+def scripts_of(tokens: list[bytes]) -> list[str]:
+    """Return which of SCRIPTS each token belongs to: that of its first character other than white space.
 
     `incomplete`: not whole characters in UTF-8, such as one byte of three. `punctuation` includes symbols.
     """
+    texts = pc.utf8_ltrim_whitespace(pa.array([_decode(token) for token in tokens], pa.string()))
+    is_script = [pc.match_substring_regex(texts, f"^{pattern}") for pattern in _FIRST_CHARACTER.values()]
+    scripts = pc.case_when(pc.make_struct(pc.is_null(texts), *is_script), "incomplete", *_FIRST_CHARACTER, "other")
+    return scripts.to_pylist()
+
+
+def _decode(token: bytes) -> str | None:
+    """Return the text of a token, None if it is not whole characters."""
     try:
-        text = token.decode("utf-8")
+        return token.decode("utf-8")
     except UnicodeDecodeError:
-        return "incomplete"
-    character = text.lstrip()[:1]
-    if not character:
-        return "white_space"
-    category = unicodedata.category(character)
-    if category[0] == "N":
-        return "digits"
-    if category[0] in "PS":
-        return "punctuation"
-    return _SCRIPT_OF_NAME.get(unicodedata.name(character, "").partition(" ")[0], "other")
+        return None
 
 
 def count_sources(validation: TokenFile) -> dict[str, dict]:
