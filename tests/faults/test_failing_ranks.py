@@ -68,7 +68,7 @@ def test_a_killed_rank_ends_all_and_the_last_checkpoint_is_valid(workspace, undi
     ended = stage.end(CAP_S)
     wait_all_gone(pids)
 
-    refused(ended.code, ended.err, 5, "rank 1 of 2 was ended by SIGKILL", "`dvc repro` continues")
+    refused(ended.code, ended.err, 5, "rank 1 of 2 was ended by SIGKILL", "run the same command again")
     assert ended.err.count("error:") == 1
     assert not Path("data/models").exists()
     go_on_alone(3, undisturbed)
@@ -113,7 +113,7 @@ def test_a_signal_to_the_stage_saves_a_checkpoint_on_all_ranks(workspace, undist
     ended = stage.end(CAP_S)
     wait_all_gone(pids)
 
-    refused(ended.code, ended.err, code, f"all ranks were stopped ({number.name})", "`dvc repro` continues")
+    refused(ended.code, ended.err, code, f"all ranks were stopped ({number.name})", "run the same command again")
     assert ended.err.count("error:") == 1
     assert ended.err.count("stopping after") == 1
     go_on_alone(5, undisturbed)

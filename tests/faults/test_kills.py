@@ -322,6 +322,7 @@ def start_and_hold(*sabotage) -> Stage:
     [
         pytest.param(signal.SIGINT, 130, (), id="the run itself"),
         pytest.param(signal.SIGTERM, 143, (beside_training, write_slowly, 1.5), id="a thread"),
+        pytest.param(signal.SIGUSR1, 138, (), id="a cluster"),
     ],
 )
 def test_a_signal_saves_a_checkpoint_and_the_next_run_goes_on(only_stopping_saves, undisturbed, number, code, writer):
@@ -336,6 +337,31 @@ def test_a_signal_saves_a_checkpoint_and_the_next_run_goes_on(only_stopping_save
     assert newest_step() == 5
     assert not Path("data/models").exists()
     check_rerun(undisturbed, "resumed at step 5 ")
+
+
+def close_terminal(step: int, without_nohup: bool) -> None:
+    """A sabotage: after this step the terminal is closed, of which the system and the shell tell the process."""
+
+    def close() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    signal.signal(signal.SIGHUP, signal.SIG_DFL if without_nohup else signal.SIG_IGN)
+    at_step(step, close)
+
+
+def test_a_closed_terminal_saves_a_checkpoint(only_stopping_saves, undisturbed):
+    ended = run_stage(close_terminal, 5, True)
+
+    refused(ended.code, ended.err, 129, "training stopped at step 5 (SIGHUP); a checkpoint is saved")
+    check_rerun(undisturbed, "resumed at step 5 ")
+
+
+def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(only_stopping_saves, undisturbed):
+    ended = run_stage(close_terminal, 5, False)
+
+    assert ended.code == 0
+    assert results() == undisturbed
 
 
 def stop_on_a_full_disk(step: int) -> None:
@@ -367,7 +393,7 @@ def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed, waits_
     os.kill(stage.process.pid, signal.SIGINT)
     ended = stage.end()
 
-    refused(ended.code, ended.err, 130, "stopped at once (SIGINT)", "`dvc repro`")
+    refused(ended.code, ended.err, 130, "stopped at once (SIGINT)", "run the same command again")
     assert newest_step() == 0
     check_rerun(undisturbed)
 

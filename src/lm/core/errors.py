@@ -91,7 +91,7 @@ class BusyError(UserError):
 
 
 class Interrupted(UserError):
-    """SIGINT or SIGTERM arrived; raise with the number of the signal."""
+    """A signal asked to stop; raise with its number."""
 
     def __init__(self, signal_number: int, message: str):
         super().__init__(message)

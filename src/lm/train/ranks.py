@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lm.core.errors import DivergedError, EnvironmentFailure, Interrupted
 from lm.model.machine import collective_backend
-from lm.train.stop import CONTINUES
+from lm.train.stop import CONTINUES, stop_signals
 
 BUCKET_NUMBERS = 1 << 23  # gradient numbers that are averaged in one all-reduce
 
@@ -127,6 +127,8 @@ def start_ranks(world_size: int, arguments: list[str], timeout_s: float) -> None
 
     def stop(number: int, frame) -> None:
         """Have the launcher send SIGINT to the ranks. It sends SIGTERM to end them, after a failure or this again."""
+        if received and number == signal.SIGHUP:
+            return  # as StopRequest
         received.append(number)
         raise SignalException("stop", signal.SIGINT)
 
@@ -142,12 +144,12 @@ def start_ranks(world_size: int, arguments: list[str], timeout_s: float) -> None
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
-        signals_to_handle="SIGHUP,SIGQUIT",  # besides those of `stop`
+        signals_to_handle="SIGQUIT",  # besides those of `stop`
         shutdown_timeout=int(timeout_s),
     )
     logging.disable(logging.ERROR)  # the launcher would log exit codes after a rank's error sentence
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in stop_signals():
+        signal.signal(number, stop)
     try:
         elastic_launch(config, sys.executable)(*arguments, *debug)
     except SignalException as error:
@@ -216,9 +218,7 @@ def joined(world: World, device: torch.device, timeout_s: float) -> Iterator[Non
         time.sleep(LAUNCHER_ENDS_S + world.rank)
         lost = f"rank {world.rank} of {world.world_size} lost another rank"
         limit = f"had no answer within train.timeout_s {timeout_s:g} of runtime.yaml"
-        raise EnvironmentFailure(
-            f"{lost}, or {limit} ({reason[:120]}); `dvc repro` continues from the last saved checkpoint"
-        ) from None
+        raise EnvironmentFailure(f"{lost}, or {limit} ({reason[:120]}); {CONTINUES}") from None
 
 
 def check_address(world: World) -> None:

@@ -6,7 +6,17 @@ import signal
 from lm.core.errors import Interrupted
 from lm.core.messages import say_in_handler
 
-CONTINUES = "`dvc repro` continues from the last saved checkpoint"
+CONTINUES = "run the same command again to continue from the last checkpoint"
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that ask a run to stop: SIGHUP, of a closed terminal, stays ignored in a run under `nohup`.
+
+    SIGUSR1 is what a cluster often sends before the time of a job is up.
+    """
+    signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return signals if is_ignored else [*signals, signal.SIGHUP]
 
 
 class StopRequest:
@@ -20,7 +30,7 @@ class StopRequest:
         self._stage = stage
         self._verbose = verbose
         # The launcher of a stage ends its ranks by SIGTERM.
-        self._handled = [signal.SIGINT] if stage else [signal.SIGINT, signal.SIGTERM]
+        self._handled = [signal.SIGINT] if stage else stop_signals()
 
     def __enter__(self):
         self._received = 0
@@ -32,6 +42,8 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame) -> None:
+        if self._received and number == signal.SIGHUP:
+            return  # the shell and the system each send one when a terminal is closed
         if self._received:
             stopped = f"stopped at once ({signal.Signals(number).name})"
             say_in_handler(f"error: {stopped}; {CONTINUES}")
@@ -50,4 +62,4 @@ class StopRequest:
     def interrupted(step: int, signal_number: int) -> Interrupted:
         """Return the error to raise after the checkpoint of `step` is saved."""
         stopped = f"training stopped at step {step} ({signal.Signals(signal_number).name})"
-        return Interrupted(signal_number, f"{stopped}; a checkpoint is saved, `dvc repro` continues from there")
+        return Interrupted(signal_number, f"{stopped}; a checkpoint is saved; {CONTINUES}")

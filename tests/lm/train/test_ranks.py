@@ -16,15 +16,17 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.errors import EnvironmentFailure, Interrupted, ParamsError
 from lm.model.machine import pick_device
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.preflight import reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
+from lm.train.stop import stop_signals
 from support.rank_cases import CAP_S, record_batches, run_ranks, stop_at
 from support.train_cases import (
     ARGUMENTS,
@@ -374,6 +376,28 @@ def test_the_status_is_that_of_the_rank_that_first_said_why_it_failed(launch, mo
     assert ended.value.code == 3
 
 
+@pytest.mark.parametrize(
+    ("handler", "stops"),
+    [pytest.param(signal.SIG_DFL, True, id="a closed terminal"), pytest.param(signal.SIG_IGN, False, id="nohup")],
+)
+def test_a_closed_terminal_stops_the_ranks_unless_it_is_ignored(launch, monkeypatch, handler, stops):
+    def close_terminal(config, program, arguments):
+        assert "SIGHUP" not in config.signals_to_handle  # the launcher would end the ranks under nohup
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+        except SignalException as stop:
+            os.kill(os.getpid(), signal.SIGHUP)  # of the shell, which does not end the ranks at once
+            assert stop.sigval == signal.SIGINT
+            raise
+
+    signal.signal(signal.SIGHUP, handler)
+    launch(close_terminal)
+    monkeypatch.setattr(os, "environ", {})
+
+    with pytest.raises(Interrupted, match="SIGHUP") if stops else contextlib.nullcontext():
+        ranks.start_ranks(2, ["train.py"], 600)
+
+
 @pytest.fixture
 def launch(monkeypatch) -> Iterator[Callable]:
     """A function that replaces torch's launcher by a function of its configuration, the program and the arguments."""
@@ -385,7 +409,7 @@ def launch(monkeypatch) -> Iterator[Callable]:
         )
 
     monkeypatch.setattr(ranks.logging, "disable", lambda level: None)
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.getsignal(number) for number in (signal.SIGHUP, *stop_signals())}
     yield replace
     for number, handler in former.items():
         signal.signal(number, handler)
