@@ -62,9 +62,10 @@ def parse(argv: list[str]) -> Arguments:
     }.items():
         parser.add_argument(f"--{name}", type=Path, required=True, help=text)
     parser.add_argument("--tokenizer", type=Path, help="folder of the tokenizer, for train.ngram_buckets")
+    parser.add_argument("--runs", type=Path, help="folder of checkpoints (.runs of the repository)")
     parser.add_argument("--until", type=int, metavar="STEP", help="end after the checkpoint of this step, unfinished")
     flags = parser.parse_args(argv)
-    files = RunFiles(flags.train, flags.validation, flags.tokenizer)
+    files = RunFiles(flags.train, flags.validation, flags.tokenizer, flags.runs)
     return Arguments(files, flags.models, flags.metrics, flags.plots, flags.until)
 
 

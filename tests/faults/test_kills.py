@@ -454,10 +454,11 @@ def test_a_stage_goes_on_when_its_parent_ends_and_never_are_there_two_writers(wo
     check_rerun(undisturbed, "this run is already finished")
 
 
-def test_the_same_run_in_another_copy_waits_and_is_served(workspace, undisturbed, tmp_path, monkeypatch):
+def test_the_same_run_in_another_copy_waits_and_is_served(workspace, undisturbed, monkeypatch):
     """Queued experiments share .runs and may differ in what is not a part of the run."""
     stage = start_and_hold(hold_at, 3)
-    copy = shutil.copytree(workspace.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".runs"))
+    copy = workspace.folder / ".dvc/tmp/exps/tmp1"
+    shutil.copytree(workspace.folder, copy, ignore=shutil.ignore_patterns(".runs", ".dvc"))
     monkeypatch.chdir(copy)
 
     other = Stage(set_variable, "DVC_ROOT", str(workspace.folder))

@@ -54,11 +54,10 @@ def run(finished_run, monkeypatch):
     return only_run()
 
 
-def run_stage(command: list[str], stdout: int, env: dict[str, str], check: bool) -> subprocess.CompletedProcess:
+def run_stage(command: list[str], stdout: int, check: bool) -> subprocess.CompletedProcess:
     """Take the place of `subprocess.run` for the stage train: a new process takes seconds to import torch."""
     _, _, *arguments = command
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
-        patch.setenv("DVC_ROOT", env["DVC_ROOT"])
+    with contextlib.redirect_stdout(io.StringIO()):
         status = train_stage.main(arguments)
     return subprocess.CompletedProcess(command, status)
 

@@ -103,20 +103,15 @@ def reject_lost_experiment() -> None:
 
     DVC would run all stages there, report success, and lose the experiment: it cannot fetch a commit into such a clone.
     """
-    root = repository_root().resolve()
-    if _is_copy(root) and (root / ".git" / "shallow").exists():
+    root = repository_root()
+    if root != Path() and (root / ".git" / "shallow").exists():
         found = "the clone has only a part of its history (git clone --depth), and DVC would lose this experiment"
         raise EnvironmentFailure(f"{root}: {found}; run `git fetch --unshallow` there first")
 
 
-def _is_copy(root: Path) -> bool:
-    """Return whether this is the copy of the repository `root` in which DVC runs an experiment."""
-    return root / ".dvc" / "tmp" in Path.cwd().parents
-
-
 def _advice_on_parameters() -> str:
     """Return how to undo what `dvc exp run -S` wrote into the workspace, "" outside such a run or in a copy."""
-    if "DVC_EXP_NAME" not in os.environ or _is_copy(repository_root().resolve()):
+    if "DVC_EXP_NAME" not in os.environ or repository_root() != Path():
         return ""
     return "params.yaml, presets.yaml and sources.yaml keep what -S wrote; `make back` undoes it"
 

@@ -15,5 +15,9 @@ RUNS = Path(".runs")  # a folder for each fingerprint, at the repository's root
 
 
 def repository_root() -> Path:
-    """Return the root of the repository, also where DVC runs a stage in a copy of it."""
-    return Path(os.environ.get("DVC_ROOT", "."))
+    """Return the root of the repository, also where DVC runs an experiment in a copy of it.
+
+    DVC names it in DVC_ROOT, but keeps what another pipeline has set that starts this one.
+    """
+    root = Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    return root if root / ".dvc" / "tmp" in Path.cwd().parents else Path()

@@ -171,12 +171,18 @@ def parent_stage() -> int | None:
 
 
 def world_from_environment() -> World:
-    """Return the place of this process among the ranks that torchrun or srun started; alone it is SINGLE_PROCESS."""
+    """Return the place of this process among the ranks that torchrun or srun started; alone it is SINGLE_PROCESS.
+
+    Raise EnvironmentFailure in a stage that DVC has started: it would neither lock nor publish its results.
+    """
     for names in (TORCHRUN, SRUN):
         if all(name in os.environ for name in names):
             # "8(x2)" means 8 on each of 2 hosts.
             numbers = [int(re.split(r"\D", os.environ[name])[0]) for name in names]
             world = World(*numbers)
+            if world.world_size > 1 and "DVC_STAGE" in os.environ and parent_stage() is None:
+                found = f"{', '.join(names)} in the environment say that this is one of {world.world_size} processes"
+                raise EnvironmentFailure(f"{found}, but DVC runs a stage as one; remove them with `unset {names[1]}`")
             return world if world.world_size > 1 else SINGLE_PROCESS
     return SINGLE_PROCESS
 

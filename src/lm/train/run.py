@@ -38,6 +38,7 @@ class RunFiles:
     train: Path
     validation: Path
     tokenizer: Path | None  # a folder; needed for train.ngram_buckets only
+    runs: Path | None = None  # where checkpoints are, if not in .runs of the repository
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +52,7 @@ class Run:
     initial: Gemma3Model | None  # None: weights are drawn from train.seed
     initial_sha256: str | None
     ngrams: NgramEmbeddings | None
+    runs: Path | None = None  # of RunFiles
 
     @classmethod
     def read(cls, files: RunFiles, params: RunParams, is_verified: bool = False) -> "Run":
@@ -74,7 +76,7 @@ class Run:
         tokenizer_sha256 = train.meta["tokenizer"]["sha256"]
         initial, initial_sha256 = load_initial(init_from, config, tokenizer_sha256, params.train.numerics)
         ngrams = read_ngrams(files.tokenizer, params.train.ngram_buckets, train)
-        return cls(params.train, config, train, validation, initial, initial_sha256, ngrams)
+        return cls(params.train, config, train, validation, initial, initial_sha256, ngrams, files.runs)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -93,7 +95,7 @@ class Run:
     @property
     def folder(self) -> Path:
         """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
-        return repository_root() / RUNS / self.fingerprint
+        return (self.runs or repository_root() / RUNS) / self.fingerprint
 
     def provenance(self) -> dict:
         """Return the entries of model.json that say what the model was made from."""

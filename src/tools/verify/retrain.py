@@ -4,7 +4,6 @@ with the files in data/models.
 The stage train itself does it, in a scratch folder, so that nothing of the workspace changes.
 """
 
-import os
 import random
 import subprocess
 import sys
@@ -185,11 +184,10 @@ def train(origin: Checkpoint | None, steps: Steps, fingerprint: str, folder: Pat
             if not (run / source.name).exists():
                 (run / source.name).symlink_to(source.resolve())
     inputs = {"train": TRAIN, "validation": VALIDATION, "tokenizer": TOKENIZER}
-    outputs = {"models": folder / MODELS, "metrics": folder / METRICS, "plots": folder / PLOTS}
+    outputs = {"models": folder / MODELS, "metrics": folder / METRICS, "plots": folder / PLOTS, "runs": folder / RUNS}
     flags = {**inputs, **outputs, "until": steps.end}
     command = [sys.executable, "src/train.py", *(f"--{name}={value}" for name, value in flags.items())]
-    environment = {**os.environ, "DVC_ROOT": str(folder)}  # under which the stage keeps .runs
-    status = subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
+    status = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
     if status:
         error = UserError("src/train.py failed; its message is above")
         error.exit_code = max(1, status)

@@ -288,12 +288,24 @@ def test_a_divergence_ends_all_ranks(workspace):
     ],
 )
 def test_torchrun_and_srun_are_recognised(monkeypatch, environment, world):
-    for name in (*ranks.TORCHRUN, *ranks.SRUN):
+    for name in (*ranks.TORCHRUN, *ranks.SRUN, "DVC_STAGE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
     assert ranks.world_from_environment() == world
+
+
+def test_a_stage_of_dvc_is_no_rank_of_what_the_environment_names(monkeypatch):
+    for name in ranks.TORCHRUN:
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("DVC_STAGE", "train")
+
+    with pytest.raises(EnvironmentFailure, match=r"^RANK, WORLD_SIZE, .* 2 processes, .* `unset WORLD_SIZE`"):
+        ranks.world_from_environment()
+
+    monkeypatch.setenv(ranks.STAGE_PID, "1")  # the stage has started it
+    assert ranks.world_from_environment().world_size == 2
 
 
 def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):

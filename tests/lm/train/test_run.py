@@ -67,14 +67,17 @@ def test_spelling_needs_the_tokenizer_of_the_tokens(folder):
 # Its folder.
 
 
-def test_a_run_has_a_folder_of_the_main_repository(monkeypatch):
-    """A queued experiment runs in a copy, for which DVC sets DVC_ROOT."""
+def test_a_run_has_a_folder_of_the_main_repository(monkeypatch, tmp_path):
+    """A queued experiment runs in a copy, for which DVC sets DVC_ROOT. Elsewhere it is that of another pipeline."""
     run = read_run()
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+
     assert run.folder == Path(".runs", run.fingerprint)
 
-    monkeypatch.setenv("DVC_ROOT", "/repository")
-
-    assert run.folder == Path("/repository/.runs", run.fingerprint)
+    copy = tmp_path / ".dvc/tmp/exps/tmp1"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    assert run.folder == tmp_path / ".runs" / run.fingerprint
 
 
 # What it builds.

@@ -85,8 +85,8 @@ def is_text_encoding(name: str) -> bool:
 
 def link_into_copy(path: Path) -> None:
     """Link the files below a relative `path` into the repository's copy of `--queue`, which lacks what Git ignores."""
-    root = repository_root().resolve()
-    if path.is_absolute() or root == Path.cwd():
+    root = repository_root()
+    if path.is_absolute() or root == Path():
         return
     for file in (root / path).rglob("*"):
         link = path / file.relative_to(root / path)
