@@ -34,6 +34,8 @@ back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data;
 	@if [ -n "$$(git ls-files --unmerged)" ]; then \
 		echo 'error: a merge left conflicts; run `git checkout --ours dvc.lock metrics plots && dvc repro`' \
 			'and commit the merge, or undo it: `git checkout --ours dvc.lock metrics plots && git merge --abort`' >&2; exit 1; fi
+	@# A run that goes on would be recorded with the committed parameters and results.
+	@python src check_idle
 	@touch -c $(PARAMETERS) dvc.lock metrics/* plots/*
 	@# What is staged goes first: restoring both at once would delete new files that are staged.
 	@git restore --staged dvc.lock metrics plots $(PARAMETERS)

@@ -20,6 +20,7 @@ TOOLS_BY_GOAL = {
     "prepare a run": {
         "use": "tools.use",
         "check_parameters": "tools.check_parameters.cli",
+        "check_idle": "tools.check_idle",
     },
     "look at a run": {
         "report": "extras.report.report",

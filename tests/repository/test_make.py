@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lm.core.files import output_lock
 from support import ROOT
 from support.workspace import Workspace
 
@@ -149,6 +150,19 @@ def test_back_undoes_a_recipe_and_rejected_runs_and_names_what_it_leaves(committ
     left = lines[heading + 1 :]
     assert " M src/lm/model/gemma3.py" in left
     assert not any(name in line for name in RESTORED for line in left)
+
+
+def test_back_changes_nothing_while_a_stage_runs(committed):
+    """`dvc exp run` would record the committed run under the name of the experiment."""
+    committed.change(**{"train.seed": 2})
+    before = contents(committed)
+
+    with output_lock(committed.folder / "data/models"):
+        done = committed.run("make", "back", check=False)
+
+    assert "DVC or a stage works here" in done.stderr
+    assert done.returncode != 0
+    assert contents(committed) == before
 
 
 def test_back_undoes_what_is_staged_keeps_own_staged_files_and_says_if_no_branch_is_checked_out(committed):
