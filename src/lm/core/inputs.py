@@ -7,12 +7,16 @@ result that was made without it, and the run cache would serve this result to ot
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import sha256_file
-from lm.core.params import read_yaml
-from lm.core.paths import LOCK, PARAMS, PIPELINE
+from lm.core.git import git
+from lm.core.params import parse_yaml, read_yaml
+from lm.core.paths import PARAMS, PIPELINE
+
+BEGIN = "refs/exps/exec/EXEC_MERGE"  # in Git: the commit with the files with which `dvc exp run` began
 
 REMEDY = (
     "nothing was published; undo the change and run the same command again, which publishes a finished training in "
@@ -28,11 +32,12 @@ class StageInputs:
     """
 
     def __init__(self, stage: str):
-        stages = read_yaml(PIPELINE)["stages"] if PIPELINE.exists() else {}
+        self.stages = read_yaml(PIPELINE)["stages"] if PIPELINE.exists() else {}
         self.stage = stage
-        self.listed = stages.get(stage, {})
-        self.earlier = _stages_before(stage, stages)
+        self.listed = self.stages.get(stage, {})
+        self.earlier = _stages_before(stage, self.stages)
         self.begun = self._read()
+        self._check_experiment()
 
     def check_unchanged(self) -> None:
         """Raise IntegrityError if anything differs from what it was when the stage began."""
@@ -43,36 +48,33 @@ class StageInputs:
             values = f"was {self.begun.get(first, 'missing')} and is {now.get(first, 'missing')}"
             others = f" (and {len(changed) - 1} more)" if changed[1:] else ""
             raise IntegrityError(f"{first} {values}{others}: changed while the stage {self.stage} ran; {REMEDY}")
-        if "DVC_EXP_NAME" in os.environ:
-            self._check_earlier_stages()
+        self._check_experiment()
 
-    def _check_earlier_stages(self) -> None:
-        """Raise IntegrityError unless earlier stages of this experiment ran with the parameters that are there now.
+    def _check_experiment(self) -> None:
+        """Raise IntegrityError unless parameters of this stage and of earlier ones are those of the experiment's begin.
 
         `dvc exp run` saves the files of parameters as they are at its end, for all its stages.
         """
-        recorded = read_yaml(LOCK)["stages"] if LOCK.exists() else {}
-        for stage in self.earlier:
-            for file, values in recorded.get(stage, {}).get("params", {}).items():
-                before = _flatten(f"{file}: ", values)
-                now: dict[str, str] = {}
-                for name in values:
-                    now |= _flatten(f"{file}: {name}", _value_of(file, name))
-                for name in before | now:
-                    then = before.get(name, "missing")
-                    found = now.get(name, "missing")
+        commit = git("rev-parse", "--verify", "--quiet", BEGIN) if "DVC_EXP_NAME" in os.environ else None
+        if commit is None:
+            return
+        for stage in (*self.earlier, self.stage):
+            for file, name in _parameters(self.stages.get(stage, {})):
+                content = parse_yaml(git("show", f"{commit}:./{file}") or "{}", file)
+                before = _flatten(f"{file}: {name}", _descend(content, name))
+                now = _flatten(f"{file}: {name}", _value_of(file, name))
+                for each in before | now:
+                    then = before.get(each, "missing")
+                    found = now.get(each, "missing")
                     if then != found:
-                        problem = f"{name} was {then} in the stage {stage} and is {found}"
-                        raise IntegrityError(f"{problem}: changed while the stage {self.stage} ran; {REMEDY}")
+                        problem = f"{each} was {then} when this experiment began and is {found}"
+                        raise IntegrityError(f"{problem}: changed while it ran; {REMEDY}")
 
     def _read(self) -> dict[str, str]:
         """Return what identifies each parameter and each file now. What is missing is not in it."""
         found: dict[str, str] = {}
-        for each in self.listed.get("params", []):
-            names_of_file = {str(PARAMS): [each]} if isinstance(each, str) else each
-            for file, names in names_of_file.items():
-                for name in map(_fill_in, names):
-                    found |= _flatten(f"{file}: {name}", _value_of(file, name))
+        for file, name in _parameters(self.listed):
+            found |= _flatten(f"{file}: {name}", _value_of(file, name))
         for dependency in self.listed.get("deps", []):
             is_code = dependency.startswith("src/") or dependency.endswith((".txt", ".yaml"))
             path = Path(_fill_in(dependency))
@@ -81,6 +83,15 @@ class StageInputs:
                 with contextlib.suppress(FileNotFoundError):  # an editor may remove it just now
                     found[str(file)] = f"SHA-256 {sha256_file(file)[:16]}" if is_code else _size_and_time(file)
         return found
+
+
+def _parameters(stage: dict) -> Iterator[tuple[str, str]]:
+    """Yield the file and the dotted name of each parameter that a stage of dvc.yaml lists."""
+    for each in stage.get("params", []):
+        names_of_file = {str(PARAMS): [each]} if isinstance(each, str) else each
+        for file, names in names_of_file.items():
+            for name in names:
+                yield file, _fill_in(name)
 
 
 def _stages_before(stage: str, stages: dict) -> list[str]:
@@ -108,9 +119,13 @@ def _fill_in(text: str) -> str:
 def _value_of(file: str, name: str) -> object:
     """Return the value of a dotted name, {} if it cannot be read; who uses it says what is wrong."""
     try:
-        value: object = read_yaml(file)
+        return _descend(read_yaml(file), name)
     except ParamsError:
         return {}
+
+
+def _descend(value: object, name: str) -> object:
+    """Return the value of a dotted name in a mapping, {} if there is none."""
     for key in name.split("."):
         value = value.get(key, {}) if isinstance(value, dict) else {}
     return value

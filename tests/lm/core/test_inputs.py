@@ -7,6 +7,7 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from lm.core.inputs import StageInputs
+from support.git import git
 
 FILES = {
     "dvc.yaml": """
@@ -96,30 +97,47 @@ stages:
   tokenize: {params: [size], deps: [data/raw], outs: [data/tokens]}
   train: {params: [train.lr], deps: [data/tokens]}
 """
-LOCK = """
-stages:
-  fetch: {params: {params.yaml: {source: a}}}
-  tokenize: {params: {params.yaml: {size: 1}}}
-  train: {params: {params.yaml: {train.lr: 5.0}}}
-"""
+
+
+@pytest.fixture
+def experiment(monkeypatch):
+    """An experiment that has begun, with the commit in which DVC keeps the files of its begin."""
+    Path("dvc.yaml").write_text(THREE_STAGES)
+    Path("params.yaml").write_text("source: a\nsize: 1\nother: 1\n" + FILES["params.yaml"])
+    for command in (["init", "-q"], ["add", "params.yaml"], ["commit", "-q", "-m", "begin"]):
+        git(*command)
+    git("update-ref", "refs/exps/exec/EXEC_MERGE", "HEAD")
+    monkeypatch.setenv("DVC_EXP_NAME", "tried")
 
 
 @pytest.mark.parametrize(
-    ("stage", "edited", "found"),
-    [("fetch", "source: b\nsize: 1\n", "source was 'a'"), ("tokenize", "source: a\nsize: 2\n", "size was 1")],
+    ("old", "new", "found"),
+    [
+        ("source: a", "source: b", "source was 'a'"),
+        ("size: 1", "size: 2", "size was 1"),
+        ("lr: 1.0", "lr: 2.0", "train.lr was 1.0"),
+    ],
 )
-def test_an_experiment_has_the_parameters_of_its_earlier_stages(monkeypatch, stage, edited, found):
-    """It would be saved with those that are there at its end; `dvc repro` records what each stage read."""
-    Path("dvc.yaml").write_text(THREE_STAGES)
-    Path("dvc.lock").write_text(LOCK)
-    Path("params.yaml").write_text("source: a\nsize: 1\n" + FILES["params.yaml"])
-    inputs = StageInputs("train")
-    monkeypatch.setenv("DVC_EXP_NAME", "tried")
-    inputs.check_unchanged()
+@pytest.mark.usefixtures("experiment")
+def test_an_experiment_has_the_parameters_with_which_it_began(monkeypatch, old, new, found):
+    """Those of earlier stages too, and those that changed before this stage, as by `git restore`."""
+    content = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(content.replace("other: 1", "other: 2"))  # that no stage up to this one reads
+    StageInputs("train").check_unchanged()
 
-    Path("params.yaml").write_text(edited + FILES["params.yaml"])
+    Path("params.yaml").write_text(content.replace(old, new))
 
-    with pytest.raises(IntegrityError, match=rf"^params\.yaml: {found} in the stage {stage} and is "):
-        inputs.check_unchanged()
+    with pytest.raises(IntegrityError, match=rf"^params\.yaml: {found} when this experiment began and is "):
+        StageInputs("train")
     monkeypatch.delenv("DVC_EXP_NAME")
-    inputs.check_unchanged()
+    StageInputs("train").check_unchanged()
+
+
+@pytest.mark.usefixtures("experiment")
+def test_parameters_of_earlier_stages_stay_while_a_stage_of_an_experiment_runs():
+    inputs = StageInputs("train")
+
+    edit("params.yaml", "model", "source: b\nsize: 1\nmodel")
+
+    with pytest.raises(IntegrityError, match=r"^params\.yaml: source was 'a' when this experiment began and is 'b'"):
+        inputs.check_unchanged()
