@@ -5,13 +5,12 @@
 A process that was killed is not taken for one that works.
 """
 
-import fcntl
 from pathlib import Path
 
 import psutil
 
 from lm.core.errors import BusyError, exit_with_status
-from lm.core.files import read_json
+from lm.core.files import read_json, try_lock
 from tools.common.arguments import tool_parser
 
 RWLOCK = Path(".dvc/tmp/rwlock")
@@ -25,17 +24,10 @@ def main(argv: list[str]) -> None:
     writers = read_json(RWLOCK).get("write", {}) if RWLOCK.exists() else {}
     busy = [RWLOCK for writer in writers.values() if psutil.pid_exists(writer["pid"])]
     # Between stages DVC holds a lock. A stage has one of its output, and may go on when DVC was killed.
-    locks = [RWLOCK.with_name("lock"), *Path("data").glob(".*.lock"), *Path("data").glob("*/.*.lock")]
-    busy += [lock for lock in locks if lock.exists() and is_locked(lock)]
+    for pattern in (".dvc/tmp/lock", "data/.*.lock", "data/*/.*.lock"):
+        for path in Path().glob(pattern):
+            with open(path) as file:
+                if not try_lock(file, path):
+                    busy.append(path)
     if busy:
         raise BusyError(f"{busy[0]}: DVC or a stage works here; wait until it ends, or stop it, and try again")
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether a process has locked a file."""
-    with open(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

@@ -245,7 +245,7 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
     path = Path(path)
     make_folder(path.parent)
     with open(path.with_name(f".{path.name}.lock"), "a+") as file:
-        if not _try_lock(file, path):
+        if not try_lock(file, path):
             file.seek(0)
             holder = file.read().strip() or "unknown"
             if not wait:
@@ -258,7 +258,7 @@ def output_lock(path: Path | str, wait: bool = False) -> Iterator[None]:
         yield
 
 
-def _try_lock(file: IO, path: Path) -> bool:
+def try_lock(file: IO, path: Path) -> bool:
     """Lock the file of an output, or return False if another process has locked it.
 
     Raise EnvironmentFailure if the disk does not support locks.

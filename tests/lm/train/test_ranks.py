@@ -388,25 +388,21 @@ def test_the_status_is_that_of_the_rank_that_first_said_why_it_failed(launch, mo
     assert ended.value.code == 3
 
 
-@pytest.mark.parametrize(
-    ("handler", "stops"),
-    [pytest.param(signal.SIG_DFL, True, id="a closed terminal"), pytest.param(signal.SIG_IGN, False, id="nohup")],
-)
-def test_a_closed_terminal_stops_the_ranks_unless_it_is_ignored(launch, monkeypatch, handler, stops):
-    def close_terminal(config, program, arguments):
-        assert "SIGHUP" not in config.signals_to_handle  # the launcher would end the ranks under nohup
-        try:
-            os.kill(os.getpid(), signal.SIGHUP)
-        except SignalException as stop:
-            os.kill(os.getpid(), signal.SIGHUP)  # of the shell, which does not end the ranks at once
-            assert stop.sigval == signal.SIGINT
-            raise
+def test_a_closed_terminal_stops_the_ranks_once(launch, monkeypatch):
+    """The system and the shell each send a signal. The launcher handles none, which `nohup` may have ignored."""
 
-    signal.signal(signal.SIGHUP, handler)
+    def close_terminal(config, program, arguments):
+        assert config.signals_to_handle == "SIGQUIT"
+        with pytest.raises(SignalException) as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise stop.value
+
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     launch(close_terminal)
     monkeypatch.setattr(os, "environ", {})
 
-    with pytest.raises(Interrupted, match="SIGHUP") if stops else contextlib.nullcontext():
+    with pytest.raises(Interrupted, match="SIGHUP"):
         ranks.start_ranks(2, ["train.py"], 600)
 
 
