@@ -22,7 +22,7 @@ from tools.common import paths
 from tools.common.arguments import tool_parser
 from tools.common.committed import changes_from_commit
 from tools.common.environment import versions
-from tools.common.lock import read_lock, read_timing
+from tools.common.lock import read_lock, read_timing, wrong_outputs
 from tools.common.parameters import Difference, flatten, selected_presets
 
 PICTURES = {  # drawn by the stage plot → caption
@@ -112,8 +112,10 @@ def comparison(is_evaluated: bool) -> dict:
     if not is_evaluated:
         return unfinished
     try:
+        if wrong := wrong_outputs(read_lock()):
+            raise IntegrityError(f"{', '.join(wrong)}: not what dvc.lock records; run `python src verify`")
         found = changes_from_commit()
-    except IntegrityError as error:  # a broken dvc.lock
+    except IntegrityError as error:
         return {"comparison": f"Not compared with the committed run: {error}.", "differences": {}}
     differences = {}
     if found.parameters:

@@ -149,7 +149,7 @@ def test_files_that_were_edited_after_the_run_are_not_compared(folder):
     page = made_page()
 
     assert headline(page).startswith(
-        "Not compared with the committed run: metrics/eval.json: not what dvc.lock records, as after an edit"
+        "Not compared with the committed run: metrics/eval.json: not what dvc.lock records; run `python src verify`"
     )
 
 

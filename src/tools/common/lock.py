@@ -164,6 +164,11 @@ def changed_code(recorded: Mapping[str, str], below: tuple[str, ...] = CODE) -> 
     return files_that_git_names(changed)
 
 
+def wrong_outputs(lock: Lock) -> dict[str, str]:
+    """Return the outputs of which a byte is not the recorded one, each with its recorded hash; every file is read."""
+    return {path: md5 for path, md5 in lock.hashes("outs").items() if md5_of(Path(path)) != md5}
+
+
 def warn_of_changed_code(models: Path) -> None:
     """Print a warning if the weights in `models` would run through other code than that with which they were trained.
 

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lm.core.errors import IntegrityError
-from tools.common.lock import Lock, md5_of
+from tools.common.lock import Lock, md5_of, wrong_outputs
 
 
 def check_outputs(lock: Lock) -> int:
     """Return the number of outputs. Raise IntegrityError, with one command, if some have not the recorded hash."""
-    outputs = lock.hashes("outs")
-    wrong = {path: md5 for path, md5 in outputs.items() if md5_of(Path(path)) != md5}
+    wrong = wrong_outputs(lock)
     if not wrong:
-        return len(outputs)
+        return len(lock.hashes("outs"))
 
     missing = [path for path in wrong if not os.path.exists(path)]
     changed = [path for path in wrong if path not in missing]
