@@ -1,1 +1,1 @@
-"""Commands that few need, one folder each. They import `lm` and `tools.common`, and nothing imports them."""
+"""Commands that few need, one folder each. They import `lm` and `tools.record`, and nothing imports them."""

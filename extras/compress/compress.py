@@ -29,7 +29,7 @@ from lm.model.causality import check_causality
 from lm.model.score import inputs_and_targets, windows_to_score
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import LOSSY, TokenFile, check_tokenizer, lossy_fractions, open_tokens
-from tools.common.paths import PARAMS
+from tools.record.paths import PARAMS
 
 BATCH_TOKENS = 8192  # of the windows that are computed together
 

@@ -12,9 +12,9 @@ from lm.core.errors import IntegrityError, ParamsError
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from tools.common.arguments import tool_parser
-from tools.common.lock import warn_of_changed_code
-from tools.common.paths import MODELS, TOKENIZER
+from tools.record.arguments import tool_parser
+from tools.record.lock import warn_of_changed_code
+from tools.record.paths import MODELS, TOKENIZER
 
 MAGIC = b"RLMC"
 VERSION = 3

@@ -24,7 +24,7 @@ from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_sta
 from lm.core.files import output_lock, sha256_file
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import make_sidecar, write_tokens
-from tools.common.arguments import tool_parser
+from tools.record.arguments import tool_parser
 
 ONLY_FOR = {"row_length": ".npy", "seq_len": "dumps"}
 SAMPLES_PER_DUMP = 10_000

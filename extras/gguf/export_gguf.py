@@ -11,10 +11,10 @@ from types import ModuleType
 
 from extras.gguf.vocabulary import describe_vocabulary
 from lm.core.errors import ParamsError, exit_with_status
-from tools.common import paths
-from tools.common.arguments import tool_parser
-from tools.common.environment import explain_missing
-from tools.common.models import load_run
+from tools.export_hf.hugging_face import load_run
+from tools.record import paths
+from tools.record.arguments import tool_parser
+from tools.record.environment import explain_missing
 
 PACKAGE = "gguf==0.19.0"  # as in requirements/gguf.txt
 MAGIC = b"GGUF"  # the first bytes of every such file

@@ -5,7 +5,7 @@ from pathlib import Path
 import gguf
 from transformers import Gemma3TextConfig
 
-from tools.common.models import open_with_transformers
+from tools.export_hf.hugging_face import open_with_transformers
 
 LAYERS_OF_27B = 62  # llama.cpp scales the queries of a model with 62 layers by another width
 

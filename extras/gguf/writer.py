@@ -11,7 +11,7 @@ from extras.gguf.vocabulary import Vocabulary
 from lm.core.errors import DataError
 from lm.core.files import atomic_write
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from tools.common.models import check_reader, to_hugging_face
+from tools.export_hf.hugging_face import check_reader, to_hugging_face
 
 ARCHITECTURE = gguf.MODEL_ARCH.GEMMA3
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.plots import read_csv
-from tools.common.arguments import tool_parser
+from tools.record.arguments import tool_parser
 
 CURVES = ("training", "validation")
 PAUSE_S = 5.0

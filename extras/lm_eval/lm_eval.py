@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from lm.core.errors import ParamsError, exit_with_status
-from tools.common.environment import explain_missing
+from tools.record.environment import explain_missing
 
 
 @exit_with_status

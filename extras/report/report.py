@@ -18,12 +18,12 @@ from lm.core.errors import EnvironmentFailure, IntegrityError, exit_with_status
 from lm.core.files import read_json, sha256_file, write_text
 from lm.core.git import git
 from lm.core.params import read_yaml
-from tools.common import paths
-from tools.common.arguments import tool_parser
-from tools.common.committed import changes_from_commit
-from tools.common.environment import versions
-from tools.common.lock import read_lock, read_timing, wrong_outputs
-from tools.common.parameters import Difference, flatten, selected_presets
+from tools.record import paths
+from tools.record.arguments import tool_parser
+from tools.record.committed import changes_from_commit
+from tools.record.environment import versions
+from tools.record.lock import read_lock, read_timing, wrong_outputs
+from tools.record.parameters import Difference, flatten, selected_presets
 
 PICTURES = {  # drawn by the stage plot → caption
     "loss_by_position": "The loss falls as long as more context helps. Where it is flat, longer windows do not help.",

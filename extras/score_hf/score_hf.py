@@ -34,9 +34,9 @@ from lm.text.documents import open_text
 from lm.text.slices import read_slice
 from lm.tokenizer.load import META, load_tokenizer
 from lm.tokens.tokenfile import LOSSY, TokenFile
-from tools.common.arguments import count, tool_parser
-from tools.common.models import open_with_transformers
-from tools.common.paths import PARAMS, RAW, TOKENIZER
+from tools.export_hf.hugging_face import open_with_transformers
+from tools.record.arguments import count, tool_parser
+from tools.record.paths import PARAMS, RAW, TOKENIZER
 
 COLUMNS = ["run", "document", "nats", "utf8_bytes"]
 MOST_TOKENS = 1024  # of a window, unless --seq_len names more

@@ -23,9 +23,9 @@ from extras.tokenize_cluster.ranks import ROOT, RankJob, join_ranks, plan_ranks
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from lm.core.files import output_lock
 from lm.text.slices import read_slice
-from tools.common.arguments import tool_parser
-from tools.common.environment import explain_missing
-from tools.common.paths import RAW, TOKENIZER, TRAIN, VALIDATION
+from tools.record.arguments import tool_parser
+from tools.record.environment import explain_missing
+from tools.record.paths import RAW, TOKENIZER, TRAIN, VALIDATION
 
 STAGES = {"train": "tokenize_train", "validation": "tokenize_val"}
 OUTPUTS = {"train": TRAIN, "validation": VALIDATION}

@@ -6,8 +6,8 @@ from lm.text.documents import SOURCE, Text, describe_text, is_mixture, open_mani
 from lm.text.slices import slice_from
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
-from tools.common import paths
-from tools.common.reports import previews
+from tools.record import paths
+from tools.record.tables import previews
 
 
 def document_sources(tokens: TokenFile) -> list[str]:

@@ -18,8 +18,8 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 from lm.tokens.windows import TokenWindows
 from lm.train.config import TrainParams
-from tools.common.arguments import tool_parser
-from tools.common.paths import MODEL, PARAMS, TOKENIZER, TRAIN
+from tools.record.arguments import tool_parser
+from tools.record.paths import MODEL, PARAMS, TOKENIZER, TRAIN
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

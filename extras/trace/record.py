@@ -4,7 +4,7 @@ from lm.core.errors import IntegrityError
 from lm.core.files import check_types, read_json
 from lm.tokens.tokenfile import TokenFile
 from lm.tokens.windows import TokenWindows
-from tools.common.paths import MODEL, TRAIN
+from tools.record.paths import MODEL, TRAIN
 
 RECORD = {
     "seed": int,

@@ -22,8 +22,8 @@ from lm.evaluate.copies import Copy, find_copies, text_pieces
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 from lm.tokens.windows import TokenWindows
-from tools.common.arguments import count, tool_parser
-from tools.common.paths import EVALUATION_DETAILS, MODEL, SAMPLES, TOKENIZER, TRAIN
+from tools.record.arguments import count, tool_parser
+from tools.record.paths import EVALUATION_DETAILS, MODEL, SAMPLES, TOKENIZER, TRAIN
 
 MOST_PLACES = 100_000  # of a span: the others are only counted
 

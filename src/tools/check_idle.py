@@ -11,7 +11,7 @@ import psutil
 
 from lm.core.errors import BusyError, exit_with_status
 from lm.core.files import read_json, try_lock
-from tools.common.arguments import tool_parser
+from tools.record.arguments import tool_parser
 
 RWLOCK = Path(".dvc/tmp/rwlock")
 

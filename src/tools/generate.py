@@ -17,9 +17,9 @@ from lm.model import machine
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import check_trained_with, load_trained
 from lm.tokenizer.load import Tokenizer, load_tokenizer, well_formed
-from tools.common.arguments import count, finite, tool_parser
-from tools.common.lock import warn_of_changed_code
-from tools.common.paths import MODELS, TOKENIZER
+from tools.record.arguments import count, finite, tool_parser
+from tools.record.lock import warn_of_changed_code
+from tools.record.paths import MODELS, TOKENIZER
 
 UNFINISHED = "\ufffd"  # decoded in place of a character whose bytes are incomplete
 

@@ -48,10 +48,10 @@ from lm.tokens.tokenfile import (
     lossy_fractions,
     make_sidecar,
 )
-from tools.common.arguments import tool_parser
-from tools.common.lock import warn_of_changed_code
-from tools.common.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SIDECAR, VALIDATION_SIDECAR
-from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
+from tools.record.arguments import tool_parser
+from tools.record.held_out import TEST_READS, TestRead, read_test_reads, write_test_reads
+from tools.record.lock import warn_of_changed_code
+from tools.record.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SIDECAR, VALIDATION_SIDECAR
 
 SCHEMA = "reprolm.score_test/1"
 # By how much, as a fraction of it, a score may differ from that of the row. Fast numerics differ between machines.

@@ -21,9 +21,9 @@ from lm.core.files import write_text
 from lm.core.git import git
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
-from tools.common.arguments import tool_parser
-from tools.common.parameters import comment_keeping_yaml, differences, flatten
-from tools.common.problems import find_all_problems
+from tools.record.arguments import tool_parser
+from tools.record.parameters import comment_keeping_yaml, differences, flatten
+from tools.record.problems import find_all_problems
 
 RECIPES = Path("recipes")
 FILES = (PARAMS, PRESETS, SOURCES, RUNTIME)

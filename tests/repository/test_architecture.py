@@ -26,9 +26,9 @@ MAY_IMPORT = {
     "lm/evaluate": ("lm/core", "lm/tokens", "lm/tokenizer", "lm/exact", "lm/model", "evidence"),
     "lm/plots": ("lm/core", "lm/tokens"),
     "stage": ("lm/",),
-    "tools/common": ("lm/", "evidence"),
+    "tools/record": ("lm/", "evidence"),
 }
-OF_A_TOOL = ("lm/", "evidence", "tools/common")
+OF_A_TOOL = ("lm/", "evidence", "tools/record")
 
 
 def name_of(path: Path) -> str:
@@ -37,7 +37,7 @@ def name_of(path: Path) -> str:
 
 
 def package_of(path: Path) -> str:
-    """Return lm/core for a module in src/lm/core, tools/common for one in src/tools/common, evidence, or stage."""
+    """Return lm/core for a module in src/lm/core, tools/record for one in src/tools/record, evidence, or stage."""
     parts = path.relative_to(SRC).with_suffix("").parts
     if parts[0] == "evidence":
         return "evidence"

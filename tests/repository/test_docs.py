@@ -25,7 +25,7 @@ from lm.text.slices import AnySlice, Slice
 from lm.text.sources.kinds import AnyFetch
 from support import ROOT
 from support.workspace import Workspace
-from tools.common.parameters import flatten
+from tools.record.parameters import flatten
 
 BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
 PAGES = [

@@ -16,7 +16,7 @@ from support.tokenize_cases import (
     tokenize,
     write_params,
 )
-from tools.common import paths
+from tools.record import paths
 
 LONG = [f"a long document, number {number}, {number * 7919} " * 5 for number in range(40)]
 SHORT = [f"short {number}" for number in range(30)]

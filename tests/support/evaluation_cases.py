@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from lm.core.files import PARQUET, read_json, write_json
 from lm.evaluate.documents import metrics_of, summarize_file, summarize_sections
-from tools.common.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS
+from tools.record.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS
 
 
 def read_losses() -> dict[str, np.ndarray]:

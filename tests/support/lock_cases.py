@@ -6,7 +6,7 @@ import yaml
 
 from lm.core.files import write_text
 from lm.core.params import read_yaml
-from tools.common.lock import md5_of
+from tools.record.lock import md5_of
 
 OTHER_MD5 = "0" * 32
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from evidence.runs import Run
 from support.loss_cases import LN2, corpus
-from tools.common.run import Facts
+from tools.record.run import Facts
 
 NUM_DOCUMENTS = 40
 # The source of a mixture from which each document comes.

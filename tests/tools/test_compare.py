@@ -11,11 +11,11 @@ from evidence.difference import Comparisons, Difference, Options, compare
 from evidence.runs import Group
 from support.made_up_runs import NUM_DOCUMENTS, SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
 from support.markdown import rows_of
-from tools.common.parameters import Difference as Changed
 from tools.compare import cli
 from tools.compare.answer import Origin, cite, groups_to_extend, summary
 from tools.compare.facts import notes_of
 from tools.compare.report import report
+from tools.record.parameters import Difference as Changed
 
 WIDER = {"p": 1}  # the parameters of another configuration
 

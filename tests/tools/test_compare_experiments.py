@@ -26,11 +26,11 @@ from support.json_documents import check_document, read_document
 from support.markdown import rows_of
 from support.refusal import refused
 from support.workspace import Workspace
-from tools.common.revision import Revision
-from tools.common.run import Facts, read_runs
 from tools.compare import cli
 from tools.compare.cli import main
 from tools.compare.seeds import START
+from tools.record.revision import Revision
+from tools.record.run import Facts, read_runs
 
 
 @pytest.fixture(scope="module")

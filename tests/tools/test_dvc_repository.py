@@ -10,9 +10,9 @@ import yaml
 from lm.core.errors import EnvironmentFailure, ParamsError
 from support.git import git
 from support.refusal import refused
-from tools.common.lock import md5_of, read_committed_lock, read_lock
-from tools.common.revision import WORKSPACE, Revision, experiment_names, explain_failures, find_commit
 from tools.compare import cli as compare
+from tools.record.lock import md5_of, read_committed_lock, read_lock
+from tools.record.revision import WORKSPACE, Revision, experiment_names, explain_failures, find_commit
 from tools.verify import cli as verify
 
 

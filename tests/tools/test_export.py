@@ -17,7 +17,7 @@ from support.damage import flip
 from support.export_cases import call, write_export
 from support.model_cases import CPU, TEXTS, assert_close, build, write_bpe, write_gemma_like
 from support.refusal import files_below, refused
-from tools.common.models import INDEX, hugging_face_config, load_run, to_hugging_face
+from tools.export_hf.hugging_face import INDEX, hugging_face_config, load_run, to_hugging_face
 from tools.generate import parse as parse_generate
 
 

@@ -13,7 +13,7 @@ from lm.core.params import read_yaml
 from lm.model.config import ModelParams
 from support import ROOT
 from support.model_cases import SHAPE, build
-from tools.common.models import read_config, read_pretrained, write_pretrained
+from tools.export_hf.hugging_face import read_config, read_pretrained, write_pretrained
 
 # google/gemma-3-270m as published, in the form of transformers 4.
 PUBLISHED = {

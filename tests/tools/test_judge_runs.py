@@ -27,7 +27,6 @@ from lm.core.params import read_yaml
 from support import ROOT
 from support.refusal import refused
 from support.workspace import Workspace
-from tools.common.paths import VALIDATION_SIDECAR
 from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, files_outside_git, main, reject_incomparable
 from tools.judge.run import (
     OF_A_SEED,
@@ -38,6 +37,7 @@ from tools.judge.run import (
     set_parameters,
     write_losses,
 )
+from tools.record.paths import VALIDATION_SIDECAR
 
 
 @pytest.fixture(scope="module")

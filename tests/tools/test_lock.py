@@ -7,8 +7,8 @@ from extras.compress import compress
 from lm.core.errors import IntegrityError
 from support import ROOT
 from tools import generate
-from tools.common.lock import Lock, changed_code, parse_lock, parse_stages, read_lock
 from tools.export_hf import cli as export_hf
+from tools.record.lock import Lock, changed_code, parse_lock, parse_stages, read_lock
 
 
 def add_comment(path: str) -> None:

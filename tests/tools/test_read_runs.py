@@ -12,9 +12,9 @@ import yaml
 
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
-from tools.common.revision import Revision
-from tools.common.run import read_run, read_runs, reject_other_text
-from tools.common.test_reads import TestRead, write_test_reads
+from tools.record.held_out import TestRead, write_test_reads
+from tools.record.revision import Revision
+from tools.record.run import read_run, read_runs, reject_other_text
 
 LOSSES = {"nats": [1.0, 2.0], "utf8_bytes": [3, 4], "source": ["stories", "headers"]}
 WEIGHTS = "a" * 64

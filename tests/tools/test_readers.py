@@ -11,8 +11,8 @@ from lm.model import kernels
 from support.export_cases import call, write_export, write_run
 from support.model_cases import build
 from support.refusal import refused
-from tools.common import models
-from tools.common.models import (
+from tools.export_hf import hugging_face
+from tools.export_hf.hugging_face import (
     build_with_transformers,
     compare_losses,
     draw_window,
@@ -69,7 +69,7 @@ def test_the_window_is_one_document_that_every_sliding_layer_cuts(eot_id):
     assert ids.max() < config.vocab_size
     assert len(ids.unique()) > 40
     # Every scored token has more tokens before it than a sliding layer sees.
-    assert ids.shape[1] - 1 == config.sliding_window + models.SCORED_TOKENS <= config.max_seq_len
+    assert ids.shape[1] - 1 == config.sliding_window + hugging_face.SCORED_TOKENS <= config.max_seq_len
 
 
 # Changed code.

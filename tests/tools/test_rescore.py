@@ -13,7 +13,7 @@ from lm.evaluate import scoring
 from support.evaluation_cases import forge_evaluation, read_losses
 from support.refusal import files_below
 from support.stages import change_params, run_here, work_in_copy
-from tools.common.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS, MODEL
+from tools.record.paths import DOCUMENT_LOSSES, EVAL_METRICS, EVALUATION_DETAILS, MODEL
 from tools.verify import rescore as tool
 from tools.verify.rescore import compare_tables, draw_documents, rescore
 

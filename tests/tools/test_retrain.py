@@ -19,8 +19,8 @@ from lm.train.state import digest_of, named_tensors
 from support.refusal import files_below
 from support.stages import change_params
 from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
-from tools.common.paths import CURVE, MODEL, PARAMS
-from tools.common.run import DIGEST
+from tools.record.paths import CURVE, MODEL, PARAMS
+from tools.record.run import DIGEST
 from tools.verify import retrain as tool
 from tools.verify.records import BEST, LAST, read_curve
 from tools.verify.retrain import Steps, choose_steps, compare_weights, retrain

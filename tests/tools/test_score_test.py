@@ -17,7 +17,7 @@ from support.json_documents import check_document, read_document
 from support.refusal import files_below, refused
 from support.stages import change_params, run_stages, work_in_copy
 from tools import score_test as tool
-from tools.common.test_reads import TEST_READS, TestRead, read_test_reads, write_test_reads
+from tools.record.held_out import TEST_READS, TestRead, read_test_reads, write_test_reads
 
 MANIFEST = Path("data/raw/manifest.json")
 MODEL = Path("data/models/model.json")

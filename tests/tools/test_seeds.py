@@ -4,8 +4,8 @@ import pytest
 
 from lm.core.params import read_yaml
 from support import ROOT
-from tools.common.parameters import flatten, preset_names_left_out
 from tools.compare.seeds import as_override, free_name, missing_seeds, queue_commands, settings_of, sweep
+from tools.record.parameters import flatten, preset_names_left_out
 
 
 @pytest.fixture

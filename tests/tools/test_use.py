@@ -18,9 +18,9 @@ from support.recipe_cases import NUM_STEPS, RECIPES, apply, recipe_folder, train
 from support.refusal import files_below, refused
 from support.stages import COPIED, change_params
 from tools import use
-from tools.common.parameters import flatten
-from tools.common.problems import find_all_problems
 from tools.export_hf import cli as export_hf
+from tools.record.parameters import flatten
+from tools.record.problems import find_all_problems
 
 RESULTS = ROOT / "benchmarks" / "results"
 # Entries by tokenizer; the folder has that of the default model.

@@ -25,8 +25,8 @@ from support.json_documents import check_document, read_document
 from support.lock_cases import change_lock, other_code, record_outputs, train_with
 from support.refusal import refused
 from support.stages import run_here
-from tools.common.lock import md5_of
-from tools.common.paths import (
+from tools.record.lock import md5_of
+from tools.record.paths import (
     AUDIT,
     CURVE,
     DOCUMENT_LOSSES,

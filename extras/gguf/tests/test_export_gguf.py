@@ -27,7 +27,7 @@ from lm.tokenizer.load import load_tokenizer
 from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import refused
-from tools.common.models import load_run
+from tools.export_hf.hugging_face import load_run
 
 
 def call(*arguments) -> int:

@@ -18,7 +18,7 @@ from lm.tokenizer.load import load_tokenizer
 from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import refused
-from tools.common.models import load_run, write_model
+from tools.export_hf.hugging_face import load_run, write_model
 
 SEQ_LEN = 32  # of write_trained
 WORDS = ["the", "dog", "saw a", "cat", "and", "é", "ran home;", "then,", "one day", "they", "sat", "by", "31", "trees"]

@@ -14,8 +14,8 @@ import sys
 
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
 from tools.check_parameters.former_metrics import delete_former_metrics
-from tools.common.arguments import tool_parser
-from tools.common.problems import find_all_problems
+from tools.record.arguments import tool_parser
+from tools.record.problems import find_all_problems
 
 
 @exit_with_status

@@ -8,9 +8,9 @@ them as results of the run that has just begun.
 from pathlib import Path
 
 from lm.core.params import read_yaml
-from tools.common.committed import changed_parameters
-from tools.common.lock import Lock, paths_of, read_lock
-from tools.common.paths import LOCK, PIPELINE
+from tools.record.committed import changed_parameters
+from tools.record.lock import Lock, paths_of, read_lock
+from tools.record.paths import LOCK, PIPELINE
 
 TRAINING = "train"
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 from evidence.answer import SAID, answers, basis_sentence, citation, power_line
 from evidence.difference import NOT_SHOWN, SEEDS, Comparisons, Difference
 from evidence.runs import Group
-from tools.common.parameters import Difference as Changed
-from tools.common.paths import RAW, TOKENIZER, TRAIN
-from tools.common.run import Facts
 from tools.compare.facts import as_in_yaml, different_inputs, different_parameters, notes_of
+from tools.record.parameters import Difference as Changed
+from tools.record.paths import RAW, TOKENIZER, TRAIN
+from tools.record.run import Facts
 
 NAMED = 4  # things that differ
 MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of the paths of what stages make

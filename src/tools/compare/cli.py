@@ -39,19 +39,19 @@ from lm.core.files import write_csv, write_text
 from lm.core.params import parse_yaml
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
-from tools.common.arguments import count, tool_parser
-from tools.common.committed import changed_parameters
-from tools.common.lock import read_lock
-from tools.common.parameters import MISSING, Difference, differences, flatten
-from tools.common.paths import PARAMS, PRESETS, SOURCES, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
-from tools.common.reports import previews
-from tools.common.revision import WORKSPACE, Revision, experiment_names, is_pattern, matching, unfinished
-from tools.common.run import SEED, Facts, read_runs
 from tools.compare.answer import Origin, cite, groups_to_extend, summary
 from tools.compare.facts import as_in_yaml
 from tools.compare.record import record
 from tools.compare.report import document_table, report
 from tools.compare.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
+from tools.record.arguments import count, tool_parser
+from tools.record.committed import changed_parameters
+from tools.record.lock import read_lock
+from tools.record.parameters import MISSING, Difference, differences, flatten
+from tools.record.paths import PARAMS, PRESETS, SOURCES, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.record.revision import WORKSPACE, Revision, experiment_names, is_pattern, matching, unfinished
+from tools.record.run import SEED, Facts, read_runs
+from tools.record.tables import previews
 
 LISTED = 10  # documents in the report
 SHORT = 12  # digits of a commit

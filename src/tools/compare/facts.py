@@ -12,10 +12,10 @@ from evidence.answer import Note
 from evidence.difference import Difference
 from evidence.runs import Group
 from lm.tokens.tokenfile import LOSSY
-from tools.common.parameters import Difference as Changed
-from tools.common.parameters import differences
-from tools.common.paths import TOKENIZER
-from tools.common.run import DIGEST, SEED, Facts
+from tools.record.parameters import Difference as Changed
+from tools.record.parameters import differences
+from tools.record.paths import TOKENIZER
+from tools.record.run import DIGEST, SEED, Facts
 
 SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
 VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from evidence import record as of_losses
 from evidence.difference import Comparisons
-from tools.common.run import Facts
 from tools.compare.facts import different_inputs, different_parameters, notes_of
+from tools.record.run import Facts
 
 
 def record(found: Comparisons, facts: Mapping[str, Facts]) -> dict:

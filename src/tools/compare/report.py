@@ -8,9 +8,9 @@ from evidence.answer import answers, basis_sentence, p_text, percent_of, power_l
 from evidence.difference import Comparisons, Difference
 from evidence.intervals import Estimate, effective_documents
 from evidence.runs import Group, Run, sources_of
-from tools.common.reports import render, table
-from tools.common.run import Facts
 from tools.compare.facts import notes_of, same_until, what_differs
+from tools.record.run import Facts
+from tools.record.tables import render, table
 
 DIFFERENCE = "Δ bits per byte"
 RUN_COLUMNS = ["run", "seed", "bits per byte", "tokens seen", "best at", "parameters", "training seconds"]

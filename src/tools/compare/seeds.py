@@ -7,10 +7,10 @@ from pathlib import Path
 
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, PRESETS, SOURCES
-from tools.common.lock import md5_of, paths_of
-from tools.common.parameters import SELECTORS, flatten
-from tools.common.paths import PIPELINE
-from tools.common.run import SEED
+from tools.record.lock import md5_of, paths_of
+from tools.record.parameters import SELECTORS, flatten
+from tools.record.paths import PIPELINE
+from tools.record.run import SEED
 
 WANTED = 5  # seeds of a configuration
 START = "dvc queue start | cat  # wait until its workers have ended"

@@ -11,8 +11,8 @@ from lm.core.files import read_json
 from lm.core.git import git
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
-from tools.common import paths
-from tools.common.reports import render
+from tools.record import paths
+from tools.record.tables import render
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
 DECIDES = ("*.yaml", "requirements*", "dvc.lock", "metrics", "src")  # what decides a run, and its metrics

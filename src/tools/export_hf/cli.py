@@ -22,10 +22,8 @@ from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
 from lm.tokenizer.build import write_from_folder
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from tools.common import paths
-from tools.common.arguments import tool_parser
-from tools.common.lock import read_lock
-from tools.common.models import (
+from tools.export_hf.card import model_card, read_figures
+from tools.export_hf.hugging_face import (
     CONFIG,
     GENERATION_CONFIG,
     build_with_transformers,
@@ -39,9 +37,11 @@ from tools.common.models import (
     weight_files,
     write_model,
 )
-from tools.common.models import WEIGHTS as SAFETENSORS
-from tools.common.parameters import SELECTORS, flatten, selected_presets
-from tools.export_hf.card import model_card, read_figures
+from tools.export_hf.hugging_face import WEIGHTS as SAFETENSORS
+from tools.record import paths
+from tools.record.arguments import tool_parser
+from tools.record.lock import read_lock
+from tools.record.parameters import SELECTORS, flatten, selected_presets
 
 CARD = "README.md"
 IMPORTED_SEQ_LEN = 512  # window in which `eval` scores an imported model, at most

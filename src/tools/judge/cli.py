@@ -28,10 +28,10 @@ from evidence.judge.kept import Runner
 from evidence.judge.night import judge_candidate, only_judge
 from lm.core.errors import UserError, exit_with_status
 from lm.core.params import parse_yaml
-from tools.common.arguments import tool_parser
-from tools.common.parameters import flatten
-from tools.common.paths import LOCK, METRICS, PARAMS, PLOTS, PRESETS
-from tools.common.test_reads import TEST_READS
+from tools.record.arguments import tool_parser
+from tools.record.held_out import TEST_READS
+from tools.record.parameters import flatten
+from tools.record.paths import LOCK, METRICS, PARAMS, PLOTS, PRESETS
 
 # What decides no run: results, and words.
 DECIDES_NOTHING = (*LEFT_OUT, *map(str, (LOCK, METRICS, PLOTS, TEST_READS)))

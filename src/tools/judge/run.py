@@ -18,11 +18,11 @@ from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import read_json, read_parquet, write_csv
 from lm.core.params import read_yaml
 from lm.tokens.tokenfile import LOSSY, lossy_fractions
-from tools.common.arguments import tool_parser
-from tools.common.commands import environment_of_commands
-from tools.common.parameters import comment_keeping_yaml
-from tools.common.paths import AUDIT, DOCUMENT_LOSSES, PARAMS, PIPELINE, TRAIN_METRICS, VALIDATION_SIDECAR
 from tools.judge.cli import OUTSIDE_GIT
+from tools.record.arguments import tool_parser
+from tools.record.commands import environment_of_commands
+from tools.record.parameters import comment_keeping_yaml
+from tools.record.paths import AUDIT, DOCUMENT_LOSSES, PARAMS, PIPELINE, TRAIN_METRICS, VALIDATION_SIDECAR
 
 OF_ALL_SEEDS = ("fetch", "make_tokenizer", "tokenize_train", "tokenize_val", "audit")
 OF_A_SEED = ("train", "eval")

@@ -9,10 +9,10 @@ from pathlib import Path
 from lm.core.files import read_json
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, SOURCES
-from tools.common.committed import Changes, Stale
-from tools.common.lock import read_timing
-from tools.common.parameters import Difference
-from tools.common.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
+from tools.record.committed import Changes, Stale
+from tools.record.lock import read_timing
+from tools.record.parameters import Difference
+from tools.record.paths import EVAL_METRICS, EVALUATION_DETAILS, MODEL, RAW
 
 NUM_LISTED = 12  # lines of a list
 

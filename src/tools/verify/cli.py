@@ -29,10 +29,10 @@ from pathlib import Path
 
 from evidence.record import print_json
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
-from tools.common.arguments import count, tool_parser
-from tools.common.committed import changes_from_commit, stale
-from tools.common.lock import read_lock
-from tools.common.paths import LOCK, PIPELINE
+from tools.record.arguments import count, tool_parser
+from tools.record.committed import changes_from_commit, stale
+from tools.record.lock import read_lock
+from tools.record.paths import LOCK, PIPELINE
 from tools.verify.answer import describe, next_commands, next_lines, record
 from tools.verify.files import check_outputs
 from tools.verify.records import check_records

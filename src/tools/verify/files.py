@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lm.core.errors import IntegrityError
-from tools.common.lock import Lock, md5_of, wrong_outputs
+from tools.record.lock import Lock, md5_of, wrong_outputs
 
 
 def check_outputs(lock: Lock) -> int:

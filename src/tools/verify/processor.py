@@ -6,8 +6,8 @@ from lm.core.errors import IntegrityError
 from lm.core.files import read_json, write_json
 from lm.exact.threads import ThreadTuner
 from lm.model.machine import device_name, read_device
-from tools.common.environment import processor
-from tools.common.paths import GOLDEN
+from tools.record.environment import processor
+from tools.record.paths import GOLDEN
 from tools.verify.golden_run import Digests, train
 
 

@@ -11,9 +11,9 @@ from lm.core.errors import IntegrityError
 from lm.core.files import read_json, read_parquet, sha256_file
 from lm.evaluate.documents import metrics_of, summarize_file, summarize_sections, summarize_sources
 from lm.text.slices import TEST
-from tools.common import paths
-from tools.common.lock import Lock
-from tools.common.parameters import differences, flatten
+from tools.record import paths
+from tools.record.lock import Lock
+from tools.record.parameters import differences, flatten
 
 HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer would fit other files too
 

@@ -18,7 +18,7 @@ from lm.tokens.tokenfile import TokenFile, open_tokens
 from lm.train.config import read_params
 from lm.train.state import TrainingState
 from lm.train.step import validation_loss
-from tools.common.paths import AUDIT, DOCUMENT_LOSSES, MODEL, MODELS, PARAMS, TOKENIZER, VALIDATION
+from tools.record.paths import AUDIT, DOCUMENT_LOSSES, MODEL, MODELS, PARAMS, TOKENIZER, VALIDATION
 from tools.verify.records import check_evaluation, read_losses, wrong
 
 RESCORED_TOKENS = 32_768  # a few seconds for the default model; the last document may go beyond

@@ -18,19 +18,19 @@ from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import check_sha256, output_lock, read_json, scratch_folder
 from lm.core.messages import say
 from lm.core.paths import RUNS
-from lm.model.weights import load_tensors, recorded_numerics
+from lm.model.weights import load_tensors, recorded_numerics, save_weights
 from lm.train.checkpoints import Checkpoint, link_checkpoint, list_checkpoints, load_checkpoint
 from lm.train.config import read_params
 from lm.train.run import Run, RunFiles
 from lm.train.state import digest_of, named_tensors
-from tools.common.lock import read_timing
-from tools.common.models import write_weights
-from tools.common.parameters import differences
-from tools.common.paths import CURVE, METRICS, MODEL, MODELS, PLOTS, TOKENIZER, TRAIN, TRAIN_METRICS, VALIDATION
-from tools.common.run import DIGEST
+from tools.record.lock import read_timing
+from tools.record.parameters import differences
+from tools.record.paths import CURVE, METRICS, MODEL, MODELS, PLOTS, TOKENIZER, TRAIN, TRAIN_METRICS, VALIDATION
+from tools.record.run import DIGEST
 from tools.verify.records import BEST, LAST, read_curve, wrong
 
 FILES = RunFiles(TRAIN, VALIDATION, TOKENIZER)
+OF_FINISHED_RUN = ("training", "best", "last")  # entries of model.json that a checkpoint does not have
 WHOLE_RUN_S = 600  # a run that takes longer is trained in part
 NOT_COMPARABLE = "Not comparable: fast numerics promise bits on one machine with one number of threads."
 
@@ -97,6 +97,14 @@ def retrain(end: int | None, start: int | None, seed: int, weights: Path | None)
             write_weights(weights, state, model)
             sentences.append(f"{weights}: has the weights of step {steps.end}")
     return sentences
+
+
+def write_weights(folder: Path, state: dict, model: dict) -> None:
+    """Write the weights of a state and their model.json, which has of the run's model.json what holds for them."""
+    step, tokens, loss = state["history"]["validation"][-1]
+    here = {"step": step, "tokens_seen": tokens, "val_loss": loss}
+    record = {name: value for name, value in model.items() if name not in OF_FINISHED_RUN}
+    save_weights(folder, dict(state["model"]), {**record, "segments": state["segments"], "best": here})
 
 
 # The run in the workspace.

@@ -21,7 +21,7 @@ from lm.model.score import token_losses, token_nats
 from support import ROOT
 from support.model_cases import SHAPE, assert_close
 from support.model_cases import random_model as build
-from tools.common.models import from_hugging_face, hugging_face_config, to_hugging_face
+from tools.export_hf.hugging_face import from_hugging_face, hugging_face_config, to_hugging_face
 
 # No two sizes are equal, so that no test passes with one in place of another.
 TINY = ModelConfig(**SHAPE | {"d_model": 48, "d_ff": 96, "norm_eps": 1e-3, "max_seq_len": 128}, vocab_size=61)

@@ -4,8 +4,8 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from support.git import git
-from tools.common import test_reads
-from tools.common.test_reads import parse_test_reads, read_test_reads, write_test_reads
+from tools.record import test_reads
+from tools.record.held_out import parse_test_reads, read_test_reads, write_test_reads
 
 HEADER = ",".join(test_reads.TestRead._fields)
 READ = test_reads.TestRead(

@@ -28,12 +28,11 @@ from lm.model.weights import (
     load_trained,
     recorded_config,
     recorded_numerics,
-    save_weights,
 )
 from lm.tokenizer.build import write_for_generation
 from lm.tokenizer.load import META, Tokenizer, load_tokenizer
-from tools.common.lock import warn_of_changed_code
-from tools.common.paths import TOKENIZER
+from tools.record.lock import warn_of_changed_code
+from tools.record.paths import TOKENIZER
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -242,8 +241,6 @@ def read_exported_record(path: Path, model: Gemma3Model, sha256: str) -> dict:
 
 # The models of runs.
 
-OF_FINISHED_RUN = ("training", "best", "last")  # entries of model.json that a checkpoint does not have
-
 
 def load_run(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, Tokenizer]:
     """Return the best model of a run, its record and its tokenizer. Raise IntegrityError if they do not fit.
@@ -271,14 +268,6 @@ def write_model(folder: Path, model: Gemma3Model, record: dict, tokenizer: Token
     write_for_generation(folder, tokenizer.folder, tokenizer.eot_id)
     write_pretrained(folder, model, tokenizer.eot_id)
     write_json(folder / RECORD, {name: value for name, value in record.items() if name != "last"})
-
-
-def write_weights(folder: Path, state: dict, model: dict) -> None:
-    """Write the weights of a state and their model.json, which has of the run's model.json what holds for them."""
-    step, tokens, loss = state["history"]["validation"][-1]
-    here = {"step": step, "tokens_seen": tokens, "val_loss": loss}
-    record = {name: value for name, value in model.items() if name not in OF_FINISHED_RUN}
-    save_weights(folder, dict(state["model"]), {**record, "segments": state["segments"], "best": here})
 
 
 # What a reader of an export computes.

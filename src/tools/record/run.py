@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from evidence.runs import Run
 from lm.core.errors import IntegrityError
 from lm.text.slices import TEST
-from tools.common.lock import read_timing
-from tools.common.parameters import preset_names_left_out
-from tools.common.paths import (
+from tools.record.held_out import TEST_READS, parse_test_reads
+from tools.record.lock import read_timing
+from tools.record.parameters import preset_names_left_out
+from tools.record.paths import (
     CURVE,
     DOCUMENT_LOSSES,
     EVALUATION_DETAILS,
@@ -25,8 +26,7 @@ from tools.common.paths import (
     MODEL,
     VALIDATION_SIDECAR,
 )
-from tools.common.revision import Revision
-from tools.common.test_reads import TEST_READS, parse_test_reads
+from tools.record.revision import Revision
 
 SEED = "train.seed"
 DIGEST = "checkpoint_digest"  # a column of plots/validation.csv

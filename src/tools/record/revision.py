@@ -18,8 +18,8 @@ from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import EnvironmentFailure, IntegrityError, ParamsError
 from lm.core.git import FETCH_ALL, git
-from tools.common.lock import Lock, hash_of_folder, md5_of_content, parse_lock
-from tools.common.paths import LOCK, PIPELINE
+from tools.record.lock import Lock, hash_of_folder, md5_of_content, parse_lock
+from tools.record.paths import LOCK, PIPELINE
 
 WORKSPACE = "workspace"
 NO_REPOSITORY = "this folder is not in a DVC repository; run the command in the project's folder"

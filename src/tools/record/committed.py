@@ -9,7 +9,7 @@ from lm.core.errors import EnvironmentFailure
 from lm.core.files import read_json
 from lm.core.git import git
 from lm.core.params import read_yaml
-from tools.common.lock import (
+from tools.record.lock import (
     Lock,
     changed_code,
     hash_of_folder,
@@ -19,8 +19,8 @@ from tools.common.lock import (
     read_lock,
     stage_names,
 )
-from tools.common.parameters import MISSING, Difference, differences, flatten, preset_names_left_out
-from tools.common.paths import (
+from tools.record.parameters import MISSING, Difference, differences, flatten, preset_names_left_out
+from tools.record.paths import (
     DATA_METRICS,
     EVAL_METRICS,
     EVALUATION,

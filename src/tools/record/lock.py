@@ -20,8 +20,8 @@ from lm.core.errors import EnvironmentFailure, IntegrityError
 from lm.core.files import read_json, reject_special_file
 from lm.core.git import git
 from lm.core.paths import RUNS, repository_root
-from tools.common.parameters import flatten
-from tools.common.paths import LOCK, MODELS, PIPELINE
+from tools.record.parameters import flatten
+from tools.record.paths import LOCK, MODELS, PIPELINE
 
 CODE = ("src/", "requirements")  # beginnings of the paths of code and of the pinned packages
 MODEL_CODE = ("src/lm/model", "src/lm/tokenizer")  # through which text and weights go when a model is used

@@ -3,7 +3,7 @@
 import pytest
 
 from support import ROOT
-from tools.common import environment
+from tools.record import environment
 
 INTEL = {"vendor_id": "GenuineIntel", "flags": "avx avx2 avx512f"}
 
