@@ -21,7 +21,6 @@ from support.stages import STAGES, TINY, change_params, outputs_of, params_file,
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The working directory: a folder without data."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     stage_folder(tmp_path / "ws")
     monkeypatch.chdir(tmp_path / "ws")
     change_params(Path(), TINY)

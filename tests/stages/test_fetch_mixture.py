@@ -64,7 +64,6 @@ def mixture(sources=("a", "b"), **weights) -> dict:
 def write(tmp_path, monkeypatch):
     """Return a function that writes the shipped parameters with the mixture `mix`, its sources and further sources."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     Path("texts").mkdir()
     write_sentences(Path("texts/a.jsonl"), 7, seed=1)
     write_sentences(Path("texts/b.jsonl"), 7, seed=2)

@@ -26,7 +26,6 @@ def project(tmp_path, monkeypatch):
     """The working directory: parameters that select own text, which is there, and no data."""
     folder = stage_folder(tmp_path / "project")
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     change_params(folder, {"data.source": "local", f"{SPLIT}.validation_fraction": 0.2})
     write_texts(Path("data/local/own.jsonl"))
     return folder

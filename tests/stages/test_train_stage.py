@@ -45,7 +45,6 @@ def template(tmp_path_factory):
 @contextlib.contextmanager
 def fresh(template: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
     """Work in the small copy: its own parameters, token files of a fixed cycle, and nothing that a run has made."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(template.folder)
     clear()
     write_ids("train.bin", 3000)

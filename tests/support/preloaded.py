@@ -6,7 +6,6 @@ three quarters of a small run.
 
 import contextlib
 import io
-import os
 import tempfile
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import lm.core.environment  # noqa: F401 - before torch
 
 from support.train_cases import ARGUMENTS, make_training, train_stage
 
-os.environ.pop("DVC_ROOT", None)
 with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(folder):
     make_training(Path(folder) / "ws")
     with contextlib.chdir("ws"):

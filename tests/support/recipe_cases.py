@@ -1,7 +1,6 @@
 """Folders in which a recipe is applied and trains for a few steps on small text."""
 
 import itertools
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -102,7 +101,6 @@ def bring_text_and_tokenizer(folder: Path, home: Path) -> None:
             TIKTOKEN_CACHE_DIR=str(TIKTOKEN_CACHE),
             OMP_NUM_THREADS="1",
         )
-        environment.pop("DVC_ROOT", None)
         environment["PATH"] = path_of_programs()
         for stage in ("fetch", "make_tokenizer"):
             module, arguments = module_and_arguments(stage)
@@ -114,7 +112,6 @@ def bring_text_and_tokenizer(folder: Path, home: Path) -> None:
 def train_small(folder: Path) -> None:
     """Run all stages, small, in the working directory `folder`."""
     assert Path.cwd() == folder
-    assert "DVC_ROOT" not in os.environ
     make_small(folder)
     bring_text_and_tokenizer(folder, folder.parent / "hf")
     run_stages(("tokenize_train", "tokenize_val", "audit", "train", "eval", "plot"))

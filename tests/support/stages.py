@@ -57,7 +57,6 @@ def work_in_copy(monkeypatch: pytest.MonkeyPatch, made: Path, copy: Path) -> Non
     """Copy the folder `made` and work in the copy, until the end of the test."""
     shutil.copytree(made, copy, symlinks=True)
     monkeypatch.chdir(copy)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
 
 
 def command_of(stage: dict) -> str:

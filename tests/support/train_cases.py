@@ -232,7 +232,6 @@ def _run_stage(
     os.setsid()
     threading.Thread(target=_end_with_the_tests, daemon=True).start()
     os.chdir(folder)
-    os.environ.pop("DVC_ROOT", None)
     for path, descriptor in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     fingerprint.SOURCE = folder / "src"  # the copy's code counts, which tests change

@@ -87,7 +87,6 @@ class Workspace:
             "OMP_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        self.environment.pop("DVC_ROOT", None)
 
     def change(self, **values) -> None:
         """Change parameters, presets too: `change(**{"train.seq_len": 16})`; a missing section is created."""

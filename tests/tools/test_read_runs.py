@@ -97,7 +97,6 @@ def test_a_run_is_read_from_its_files():
 
 def test_the_time_of_a_run_is_that_of_its_training_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     _, before = read_run(MadeUpRevision("a", "12", LOSSES))
     for fingerprint, seconds in (("aa", 1.0), ("ab", 2.0)):
         write_json(Path(".runs", fingerprint, "timing.json"), {"train_seconds": seconds})

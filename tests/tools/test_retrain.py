@@ -35,9 +35,7 @@ def finished_run(tmp_path_factory):
     The checkpoints of 5, 10 and 15 stay, and that of 8, at which the learning rate begins to fall.
     """
     folder = tmp_path_factory.mktemp("retrain")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("DVC_ROOT", raising=False)
-        make_finished_run(folder)
+    make_finished_run(folder)
     for path in CHANGED:
         replace_by_copy(folder / path, folder / "before" / path)
     return folder
@@ -48,7 +46,6 @@ def run(finished_run, monkeypatch):
     """The folder of the finished run, as it was, below the current directory. The stage trains in this process."""
     monkeypatch.setattr("tools.verify.retrain.subprocess", SimpleNamespace(run=run_stage, DEVNULL=subprocess.DEVNULL))
     monkeypatch.chdir(finished_run)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     for path in CHANGED:
         replace_by_copy(Path("before", path), path)
     return only_run()

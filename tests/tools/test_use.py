@@ -36,7 +36,6 @@ VOCABULARY = {
 def folder(tmp_path, monkeypatch):
     folder = recipe_folder(tmp_path / "repository")
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     return folder
 
 

@@ -29,7 +29,6 @@ CONFIG = ModelConfig(**MICRO_MODEL, vocab_size=50)
 def token_files(tmp_path, monkeypatch):
     """Two token files in the current directory, where nothing but train.py is the code that counts."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     write_ids("train.bin", 300)
     write_ids("validation.bin", 200)
     monkeypatch.setattr(module, "SOURCE", tmp_path / "src")

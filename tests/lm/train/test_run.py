@@ -32,7 +32,6 @@ def folder(tmp_path, monkeypatch):
     folder = stage_folder(tmp_path / "repository")
     change_params(folder, SMALL | {"train.ngram_buckets": None})
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     write_ids("train.bin", 3000)
     write_ids("validation.bin", 700)
     return folder
