@@ -49,7 +49,7 @@ from lm.tokens.tokenfile import (
     make_sidecar,
 )
 from tools.record.arguments import tool_parser
-from tools.record.held_out import TEST_READS, TestRead, read_test_reads, write_test_reads
+from tools.record.held_out import TEST_READS, HeldOutScore, read_test_reads, write_test_reads
 from tools.record.lock import warn_of_changed_code
 from tools.record.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SIDECAR, VALIDATION_SIDECAR
 
@@ -143,7 +143,7 @@ def describe_workspace() -> tuple[str | None, bool]:
     return commit, bool(changed) or commit is None
 
 
-def record_look(read: TestRead, tolerance: float) -> tuple[TestRead, list[TestRead], bool]:
+def record_look(read: HeldOutScore, tolerance: float) -> tuple[HeldOutScore, list[HeldOutScore], bool]:
     """Add a row to test_reads.csv unless it has one of these weights and this text.
 
     Return the row, all rows of this text, and whether the row is new. Raise IntegrityError if a row has another score.
@@ -163,12 +163,12 @@ def record_look(read: TestRead, tolerance: float) -> tuple[TestRead, list[TestRe
     return recorded, of_text, not known
 
 
-def key_of(read: TestRead) -> tuple:
+def key_of(read: HeldOutScore) -> tuple:
     """Return what decides the score of a look."""
     return read.weights_sha256, read.test_sha256, read.stride_tokens
 
 
-def to_text(read: TestRead, summary: dict, num_looks: int, is_new: bool, is_lossy: bool) -> str:
+def to_text(read: HeldOutScore, summary: dict, num_looks: int, is_new: bool, is_lossy: bool) -> str:
     """Return the lines for a person."""
     interval = "" if read.low is None else f", 95 % interval {read.low:.4f} to {read.high:.4f}"
     scored = f"test: {read.bits_per_byte:.4f} bits per byte ({read.documents} documents{interval})"
@@ -206,7 +206,7 @@ def main(argv: list[str]) -> None:
     summary = score_documents(model, tokens, token_bytes, utf8_bytes, seq_len, stride)
     commit, differs = describe_workspace()
     low, high = summary["bits_per_byte_interval"]
-    look = TestRead(
+    look = HeldOutScore(
         commit=commit,
         workspace_differs=differs,
         weights_sha256=record["best"]["sha256"],

@@ -4,11 +4,11 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from support.git import git
-from tools.record import test_reads
+from tools.record import held_out
 from tools.record.held_out import parse_test_reads, read_test_reads, write_test_reads
 
-HEADER = ",".join(test_reads.TestRead._fields)
-READ = test_reads.TestRead(
+HEADER = ",".join(held_out.HeldOutScore._fields)
+READ = held_out.HeldOutScore(
     commit="1" * 40,
     workspace_differs=True,
     weights_sha256="a" * 64,

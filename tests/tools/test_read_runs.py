@@ -12,7 +12,7 @@ import yaml
 
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
-from tools.record.held_out import TestRead, write_test_reads
+from tools.record.held_out import HeldOutScore, write_test_reads
 from tools.record.revision import Revision
 from tools.record.run import read_run, read_runs, reject_other_text
 
@@ -118,7 +118,7 @@ def test_a_run_that_was_not_evaluated_again_is_refused():
 
 def test_looks_at_the_test_split_for_other_weights_are_counted(tmp_path):
     """They were in Git when the run was made, so that it may have been chosen by them."""
-    of_own_weights = TestRead(None, False, WEIGHTS, "c" * 64, 128, 5, 1.3, 1.2, 1.4)
+    of_own_weights = HeldOutScore(None, False, WEIGHTS, "c" * 64, 128, 5, 1.3, 1.2, 1.4)
     of_others = of_own_weights._replace(weights_sha256="b" * 64)
     of_others_again = of_others._replace(stride_tokens=64)
     at_other_text = of_others._replace(test_sha256="d" * 64)

@@ -17,7 +17,7 @@ from support.json_documents import check_document, read_document
 from support.refusal import files_below, refused
 from support.stages import change_params, run_stages, work_in_copy
 from tools import score_test as tool
-from tools.record.held_out import TEST_READS, TestRead, read_test_reads, write_test_reads
+from tools.record.held_out import TEST_READS, HeldOutScore, read_test_reads, write_test_reads
 
 MANIFEST = Path("data/raw/manifest.json")
 MODEL = Path("data/models/model.json")
@@ -140,7 +140,7 @@ def test_a_second_look_at_the_same_weights_and_text_adds_no_row(run, capsys):
 
 
 def test_other_weights_and_another_stride_are_other_looks_and_another_text_does_not_count(run, capsys):
-    of_another = TestRead(None, True, "a" * 64, "b" * 64, 16, 8, bits_per_byte=1.5, low=1.4, high=1.6)
+    of_another = HeldOutScore(None, True, "a" * 64, "b" * 64, 16, 8, bits_per_byte=1.5, low=1.4, high=1.6)
     write_test_reads(TEST_READS, [of_another])
     commit_all()
 
@@ -172,7 +172,7 @@ def test_a_row_with_another_score_is_refused(run, capsys):
 def test_fast_numerics_may_differ_a_little_from_the_row(tmp_path, monkeypatch):
     """Another machine computes other bits."""
     monkeypatch.chdir(tmp_path)
-    row = TestRead(None, True, "a" * 64, "b" * 64, 128, 50, bits_per_byte=1.5, low=1.4, high=1.6)
+    row = HeldOutScore(None, True, "a" * 64, "b" * 64, 128, 50, bits_per_byte=1.5, low=1.4, high=1.6)
     tool.record_look(row, tool.TOLERANCES["fast"])
     near = row._replace(bits_per_byte=1.501)
 

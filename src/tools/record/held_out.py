@@ -18,11 +18,11 @@ SHA256 = "([0-9a-f]{64})"
 COUNT = r"([1-9]\d*)"
 NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
 INTERVAL = f"(?:{NUMBER},{NUMBER}|,)"
-# The columns of `TestRead`.
+# The columns of `HeldOutScore`.
 ROW = re.compile(f"{COMMIT},(yes|no),{SHA256},{SHA256},{COUNT},{COUNT},{NUMBER},{INTERVAL}", re.ASCII)
 
 
-class TestRead(NamedTuple):
+class HeldOutScore(NamedTuple):
     """A look at the test split: the score of some weights on a text."""
 
     commit: str | None  # of HEAD; None without one
@@ -35,10 +35,8 @@ class TestRead(NamedTuple):
     low: float | None  # 95 % interval over documents; None with too few documents
     high: float | None
 
-    __test__ = False  # for pytest, which takes the name for that of a test
 
-
-def read_test_reads(path: Path) -> list[TestRead]:
+def read_test_reads(path: Path) -> list[HeldOutScore]:
     """Return all looks at the test split, the oldest first, or [] if there is no file.
 
     They are those of the last commit and those of the file: `dvc exp apply` replaces the file by an older one. Raise
@@ -53,15 +51,15 @@ def read_test_reads(path: Path) -> list[TestRead]:
     return list(dict.fromkeys(reads))
 
 
-def write_test_reads(path: Path, reads: list[TestRead]) -> None:
+def write_test_reads(path: Path, reads: list[HeldOutScore]) -> None:
     """Write the looks, atomically; an error leaves the file as it was."""
-    lines = [",".join(TestRead._fields), *(_to_line(read) for read in reads)]
+    lines = [",".join(HeldOutScore._fields), *(_to_line(read) for read in reads)]
     write_text(path, "\n".join(lines) + "\n")
 
 
-def parse_test_reads(text: str, where: str) -> list[TestRead]:
+def parse_test_reads(text: str, where: str) -> list[HeldOutScore]:
     """Return the rows of a file. Raise IntegrityError, which `where` begins, for a line that is not a row."""
-    header = ",".join(TestRead._fields)
+    header = ",".join(HeldOutScore._fields)
     reads = []
     for number, line in enumerate(text.splitlines() or [""], 1):
         if line.startswith(CONFLICT):
@@ -77,16 +75,16 @@ def parse_test_reads(text: str, where: str) -> list[TestRead]:
     return reads
 
 
-def _to_line(read: TestRead) -> str:
+def _to_line(read: HeldOutScore) -> str:
     """Return a row; floats keep all digits."""
     texts = {None: "", True: "yes", False: "no"}
     return ",".join(texts[value] if value is None or isinstance(value, bool) else str(value) for value in read)
 
 
-def _from_row(row: re.Match[str]) -> TestRead:
+def _from_row(row: re.Match[str]) -> HeldOutScore:
     """Return what `_to_line` wrote."""
     commit, differs, weights_sha256, test_sha256, stride_tokens, documents, bits_per_byte, low, high = row.groups()
-    return TestRead(
+    return HeldOutScore(
         commit=commit,
         workspace_differs=differs == "yes",
         weights_sha256=weights_sha256,
