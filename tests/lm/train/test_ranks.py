@@ -396,14 +396,17 @@ def test_a_closed_terminal_stops_the_ranks_once(launch, monkeypatch):
         with pytest.raises(SignalException) as stop:
             os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)
+        ignored.append(2)
         raise stop.value
 
+    ignored = []
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     launch(close_terminal)
     monkeypatch.setattr(os, "environ", {})
 
     with pytest.raises(Interrupted, match="SIGHUP"):
         ranks.start_ranks(2, ["train.py"], 600)
+    assert ignored == [2]
 
 
 @pytest.fixture
