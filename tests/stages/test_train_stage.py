@@ -348,7 +348,7 @@ def selected_loss(model, record: dict) -> float:
     """Return the mean loss of the tokens that select the best model, as the evaluation computes it."""
     validation = open_tokens("validation.bin")
     selected = mark_spread_windows(validation, record["eval_tokens"], 32)
-    ((losses, _),) = eval_stage.score(model, validation, 32, [32], ThreadTuner())
+    losses, _ = eval_stage.score(model, validation, 32, 32, ThreadTuner())
     return losses[selected].mean()
 
 

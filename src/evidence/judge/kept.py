@@ -24,7 +24,8 @@ from evidence.table import read_losses
 
 LAST_LINES = 20  # of a run that failed, which are printed
 # Statuses that say nothing about the candidate: a full disk, a lost network, a busy file, a signal.
-OF_THE_MACHINE = (5, 75, *(128 + number for number in (signal.SIGINT, signal.SIGKILL, signal.SIGTERM)))
+STOPPING = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM)
+OF_THE_MACHINE = (5, 75, *(128 + number for number in STOPPING))
 
 
 class Runner(NamedTuple):
