@@ -40,9 +40,10 @@ def spread_of(values: np.ndarray) -> Spread:
 
 
 def pooled(spreads: Sequence[Spread]) -> Spread:
-    """Return the spread of several samples that spread alike."""
+    """Return the spread of several samples that spread alike; both numbers are 0 if there are none."""
     df = sum(each.degrees_of_freedom for each in spreads)
-    return Spread(sum(each.variance * each.degrees_of_freedom for each in spreads) / df, df)
+    sum_of_squares = sum(each.variance * each.degrees_of_freedom for each in spreads)
+    return Spread(sum_of_squares / df if df else 0.0, df)
 
 
 # The power of the tests of difference.py. The tail of a significant difference in the wrong direction is below 1e-4.

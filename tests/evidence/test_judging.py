@@ -9,7 +9,7 @@ from scipy import stats
 
 from benchmarks.quality.nights import WORLDS, judged_night, nights
 from evidence.errors import Forged
-from evidence.judge.decision import LOOKS, MOST_SEEDS, Figures, Fresh, Spread, agrees, decide
+from evidence.judge.decision import LOOKS, MOST_SEEDS, Figures, Fresh, agrees, decide
 from evidence.judge.judgements import (
     Judgement,
     Pair,
@@ -22,6 +22,7 @@ from evidence.judge.judgements import (
 from evidence.judge.levels import FALSE_RATE, next_level, share
 from evidence.judge.night import figures_of
 from evidence.runs import Run
+from evidence.spread import Spread
 
 PAIR = Pair(
     base="a" * 40,
@@ -124,8 +125,8 @@ def test_a_candidate_far_wider_than_the_others_is_judged_by_its_own_spread():
     decision = answer(figures)
 
     se = math.sqrt(0.1**2 / 5 + 0.01**2 / 12)
-    assert decision.candidate.is_wide
-    assert decision.has_wide_pairs
+    assert decision.is_candidate_wide
+    assert decision.are_pairs_wide
     assert decision.p == pytest.approx(stats.t.cdf(-0.05 / (0.1 / math.sqrt(5)), 4), rel=1e-6)
     assert decision.measured.standard_error < se
 
@@ -309,8 +310,8 @@ def test_the_pairs_of_a_wide_candidate_are_no_noise_of_others_although_they_are_
 
     pairs, _ = spreads_of_others([first, wide], PAIR._replace(candidate_tree="e"))
 
-    assert wide.decision.candidate.is_wide
-    assert not wide.decision.pairs.is_wide
+    assert wide.decision.is_candidate_wide
+    assert wide.decision.are_pairs_wide
     assert pairs.variance == pytest.approx(GAIN.pairs_sd**2)
 
 

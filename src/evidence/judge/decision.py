@@ -15,10 +15,11 @@ must be better, too, and agree with the pairs.
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from scipy.special import fdtrc, stdtr, stdtrit
+
+from evidence.spread import Spread, pooled
 
 LOOKS = (2, 5, 12)  # seeds of the candidate after which a judgement may end
 KEEP_FROM = 5  # seeds; fewer may say that a change is worth more runs, not that it is better
@@ -52,6 +53,18 @@ class Figures(NamedTuple):
     def sides_difference(self) -> float:
         return self.candidate_mean - self.base_mean
 
+    @property
+    def pairs(self) -> Spread:
+        return Spread(self.pairs_sd**2, self.seeds - 1)
+
+    @property
+    def candidate(self) -> Spread:
+        return Spread(self.candidate_sd**2, self.seeds - 1)
+
+    @property
+    def base(self) -> Spread:
+        return Spread(self.base_sd**2, self.base_seeds - 1)
+
 
 class Fresh(NamedTuple):
     """The losses of both sides with a seed that nobody ran before."""
@@ -63,14 +76,6 @@ class Fresh(NamedTuple):
     @property
     def difference(self) -> float:
         return self.candidate - self.base
-
-
-class Spread(NamedTuple):
-    """A variance over seeds, or over pairs, and its degrees of freedom; both are 0 if nothing is known."""
-
-    variance: float
-    degrees_of_freedom: float
-    is_wide: bool = False  # far wider than the others of the night
 
 
 class Measured(NamedTuple):
@@ -91,48 +96,30 @@ class Decision(NamedTuple):
     answer: str  # keep, reject or undecided
     more_seeds: int  # of the candidate, that an undecided judgement asks for
     reason: str
-    pairs: Spread
-    candidate: Spread
-
-    @property
-    def has_wide_pairs(self) -> bool:
-        """Return whether the pairs say nothing about the noise of others."""
-        return self.pairs.is_wide or self.candidate.is_wide
+    pairs: Spread  # moderated
+    is_candidate_wide: bool  # far wider than the others
+    are_pairs_wide: bool  # or those of a wide candidate: they say nothing about the noise of others
 
 
-def spread_of(sd: float, number: int, is_wide: bool = False) -> Spread:
-    """Return the spread of `number` values with a standard deviation."""
-    return Spread(sd**2, number - 1, is_wide)
-
-
-def pooled(spreads: Iterable[Spread]) -> Spread:
-    """Return one spread of several, as an analysis of variance pools them; those that are far wider do not count."""
-    counted = [each for each in spreads if not each.is_wide]
-    df = sum(each.degrees_of_freedom for each in counted)
-    sum_of_squares = sum(each.variance * each.degrees_of_freedom for each in counted)
-    return Spread(sum_of_squares / df if df else 0.0, df)
+def is_wide(own: Spread, others: Spread) -> bool:
+    """Return whether a spread is far wider than that of the others."""
+    if not others.variance:
+        return False
+    return fdtrc(own.degrees_of_freedom, others.degrees_of_freedom, own.variance / others.variance) < WIDE
 
 
 def moderated(own: Spread, others: Spread, most: int) -> Spread:
     """Return a spread between its own and that of the others, which counts as at most `most` degrees of freedom."""
-    if others.variance:
-        ratio = own.variance / others.variance
-        if fdtrc(own.degrees_of_freedom, others.degrees_of_freedom, ratio) < WIDE:
-            return own._replace(is_wide=True)
+    if is_wide(own, others):
+        return own
     return pooled([own, others._replace(degrees_of_freedom=min(most, others.degrees_of_freedom))])
 
 
-def measure(figures: Figures, pairs: Spread, sides: Spread) -> tuple[Measured, Spread, Spread]:
-    """Return the difference with the smaller standard error, and the spreads of the pairs and of the candidate."""
+def measure(figures: Figures, of_pairs: Spread, sides: Spread) -> Measured:
+    """Return the difference with the smaller standard error."""
     seeds = figures.seeds
-    base = spread_of(figures.base_sd, figures.base_seeds)
-    of_pairs = moderated(spread_of(figures.pairs_sd, seeds), pairs, MOST_POOLED["pairs"])
-    of_base = moderated(base, sides, MOST_POOLED["sides"])
-
-    # The base is one of the sides that the candidate is like, or far wider than.
-    of_candidate = moderated(spread_of(figures.candidate_sd, seeds), pooled([sides, base]), MOST_POOLED["sides"])
-
-    # Take the difference that is known better.
+    of_base = moderated(figures.base, sides, MOST_POOLED["sides"])
+    of_candidate = moderated(figures.candidate, pooled([sides, figures.base]), MOST_POOLED["sides"])
     by_pairs = Measured("pairs", figures.pairs_mean, math.sqrt(of_pairs.variance / seeds), of_pairs.degrees_of_freedom)
     by_sides = Measured(
         "sides",
@@ -140,8 +127,7 @@ def measure(figures: Figures, pairs: Spread, sides: Spread) -> tuple[Measured, S
         math.sqrt(of_candidate.variance / seeds + of_base.variance / figures.base_seeds),
         of_candidate.degrees_of_freedom,  # of the side with fewer runs
     )
-    is_better = by_pairs.standard_error <= by_sides.standard_error
-    return by_pairs if is_better else by_sides, of_pairs, of_candidate
+    return by_pairs if by_pairs.standard_error <= by_sides.standard_error else by_sides
 
 
 def p_of(measured: Measured, least_gain: float) -> float:
@@ -154,7 +140,8 @@ def p_of(measured: Measured, least_gain: float) -> float:
 
 def decide(figures: Figures, pairs: Spread, sides: Spread, level: float, least_gain: float = 0.0) -> Decision:
     """Return the answer to the figures of a judgement at its level; a gain must be larger than `least_gain`."""
-    measured, of_pairs, of_candidate = measure(figures, pairs, sides)
+    of_pairs = moderated(figures.pairs, pairs, MOST_POOLED["pairs"])
+    measured = measure(figures, of_pairs, sides)
     p = p_of(measured, least_gain)
     over_documents = figures.documents_high is not None and figures.documents_high < 0
     answer = "reject"
@@ -176,7 +163,11 @@ def decide(figures: Figures, pairs: Spread, sides: Spread, level: float, least_g
         reason = "better over seeds, not shown over documents"
     else:
         reason = "no larger than noise"
-    return Decision(measured, p, level, answer, more_seeds, reason, of_pairs, of_candidate)
+
+    # The base is one of the sides that the candidate is like, or far wider than.
+    is_candidate_wide = is_wide(figures.candidate, pooled([sides, figures.base]))
+    are_pairs_wide = is_candidate_wide or is_wide(figures.pairs, pairs)
+    return Decision(measured, p, level, answer, more_seeds, reason, of_pairs, is_candidate_wide, are_pairs_wide)
 
 
 def seeds_to_next_look(seeds: int) -> int:

@@ -8,19 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evidence.errors import Forged
-from evidence.judge.decision import (
-    DIGITS,
-    Decision,
-    Figures,
-    Fresh,
-    Measured,
-    Spread,
-    confirm,
-    decide,
-    pooled,
-    spread_of,
-)
+from evidence.judge.decision import DIGITS, Decision, Figures, Fresh, Measured, confirm, decide
 from evidence.judge.levels import next_level
+from evidence.spread import Spread, pooled
 
 JUDGEMENTS = Path("judgements.csv")
 RESTORE = f"`git restore {JUDGEMENTS}` brings the committed file back"
@@ -111,24 +101,24 @@ def spreads_of_others(former: Sequence[Judgement], pair: Pair) -> tuple[Spread, 
 
     Of each the judgement with the most seeds counts, and none that is far wider than the others.
     """
-    pairs: dict[tuple[str, str], Spread] = {}
-    sides: dict[str, Spread] = {}
+    own = (pair.base_tree, pair.candidate_tree)
+    pairs: dict[tuple[str, str], tuple[Spread, bool]] = {}  # with whether it is wide
+    sides: dict[str, tuple[Spread, bool]] = {}
     for judged in former:
         if judged.pair.text != pair.text:
             continue
         figures = judged.figures
         base = judged.pair.base_tree
         candidate = judged.pair.candidate_tree
-        pairs[base, candidate] = spread_of(figures.pairs_sd, figures.seeds, judged.decision.has_wide_pairs)
-        of_base = spread_of(figures.base_sd, figures.base_seeds)
-        of_candidate = spread_of(figures.candidate_sd, figures.seeds, judged.decision.candidate.is_wide)
-        for tree, side in ((base, of_base), (candidate, of_candidate)):
-            if tree not in sides or sides[tree].degrees_of_freedom <= side.degrees_of_freedom:
+        if (base, candidate) != own:
+            pairs[base, candidate] = (figures.pairs, judged.decision.are_pairs_wide)
+        of_both = {base: (figures.base, False), candidate: (figures.candidate, judged.decision.is_candidate_wide)}
+        for tree, side in of_both.items():
+            has_more = tree not in sides or sides[tree][0].degrees_of_freedom <= side[0].degrees_of_freedom
+            if has_more and tree not in own:
                 sides[tree] = side
-    pairs.pop((pair.base_tree, pair.candidate_tree), None)
-    for tree in (pair.base_tree, pair.candidate_tree):
-        sides.pop(tree, None)
-    return pooled(pairs.values()), pooled(sides.values())
+    of_pairs, of_sides = ([each for each, wide in found.values() if not wide] for found in (pairs, sides))
+    return pooled(of_pairs), pooled(of_sides)
 
 
 def columns() -> list[str]:
