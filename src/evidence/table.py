@@ -64,13 +64,13 @@ def text_of(value: object) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def read_losses(path: Path) -> Run:
+def read_losses(path: Path, seed: int | None = None) -> Run:
     """Return the losses of the run that a table is of, which needs no column `run`; its documents in order of name."""
     rows = read_rows(path, LOSSES[1:])
     names = sorted({str(row["document"]) for row in rows})
     at = positions_of(str(path), rows, {name: i for i, name in enumerate(names)})
     nats, utf8_bytes = losses_at(str(path), rows, at)
-    return Run(name=path.stem, seed=None, documents=names, values=nats / math.log(2), sizes=utf8_bytes)
+    return Run(name=path.stem, seed=seed, documents=names, values=nats / math.log(2), sizes=utf8_bytes)
 
 
 def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:

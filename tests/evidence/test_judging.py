@@ -194,12 +194,12 @@ def test_the_figures_are_those_of_the_losses():
     documents = [f"d{i}" for i in range(20)]
     sizes = rng.integers(50, 200, 20)
 
-    def run() -> Run:
+    def run(seed: int) -> Run:
         nats = rng.uniform(50, 200, 20)
-        return Run(name="", seed=None, documents=documents, values=nats / math.log(2), sizes=sizes)
+        return Run(name="", seed=seed, documents=documents, values=nats / math.log(2), sizes=sizes)
 
-    base = [run() for _ in range(5)]
-    candidate = [run() for _ in range(2)]
+    base = [run(seed) for seed in range(5)]
+    candidate = [run(seed) for seed in range(2)]
 
     figures = figures_of(base, candidate)
 

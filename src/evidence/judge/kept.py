@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from evidence.errors import CandidateCrashed, EvidenceError, RunFailed, WrongInput
 from evidence.intervals import LEAST_DOCUMENTS, dominating_documents, effective_documents
 from evidence.judge.commits import Commit, environment, own_folder, worktree
-from evidence.runs import Run
+from evidence.runs import Run, make_groups
 from evidence.table import read_losses
 
 LAST_LINES = 20  # of a run that failed, which are printed
@@ -70,8 +68,10 @@ def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: boo
         with worktree(commit) as checked_out:
             for seed in missing:
                 os.replace(run(runner, commit, seed, checked_out, is_base), tables[seed])
-    losses = [read_losses(table) for table in tables.values()]
-    reject_ignored_seed(commit, losses, is_base)
+    losses = [read_losses(table, seed) for seed, table in tables.items()]
+    if make_groups(losses)[0].repeats:
+        failure = RunFailed if is_base else CandidateCrashed
+        raise failure(f"{commit.short} ({commit.subject}) has equal losses with two seeds: it ignores SEED")
     return losses
 
 
@@ -125,16 +125,13 @@ def with_log(failure: EvidenceError, log: Path) -> EvidenceError:
 
 def reject_few_documents(losses: Run, what: str, failure: type[EvidenceError]) -> None:
     """Raise `failure` if a gain cannot be shown over documents: they are too few, or one has nearly all of the text."""
-    number = len(losses.documents)
-    reason = "because a change must be better over documents, too"
-    if number < LEAST_DOCUMENTS:
-        raise failure(f"{what} scored {number} documents; it must score at least {LEAST_DOCUMENTS}, {reason}")
     effective = effective_documents(losses.sizes)
     if effective < LEAST_DOCUMENTS:
         longest, fraction = next(iter(dominating_documents(losses.sizes).items()))
-        found = f"document {losses.name_of_document(longest)} has {100 * fraction:.0f} % of the bytes"
-        counts = f"the {number} count like {effective:.1f} of equal length"
-        raise failure(f"{what}: {found}, so {counts}; cut it into at least {LEAST_DOCUMENTS}, {reason}")
+        found = f"scored {len(losses.sizes)} documents, which count like {effective:.1f} of equal length"
+        why = f"document {losses.name_of_document(longest)} has {100 * fraction:.0f} % of the bytes"
+        remedy = f"they must count like {LEAST_DOCUMENTS}, because a change must be better over documents, too"
+        raise failure(f"{what} {found}: {why}; {remedy}")
 
 
 def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, str], log: Path) -> int:
@@ -155,11 +152,3 @@ def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, st
         raise
     finally:
         signal.signal(signal.SIGTERM, former)
-
-
-def reject_ignored_seed(commit: Commit, found: list[Run], is_base: bool) -> None:
-    """Raise CandidateCrashed, or RunFailed for the base, if two seeds gave the same losses: they show no noise."""
-    for i, losses in enumerate(found):
-        if any(np.array_equal(losses.values, other.values) for other in found[:i]):
-            failure = RunFailed if is_base else CandidateCrashed
-            raise failure(f"{commit.short} ({commit.subject}) has equal losses with two seeds: it ignores SEED")

@@ -2,16 +2,12 @@
 
 import contextlib
 import fcntl
-import hashlib
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import numpy as np
-
+from evidence.difference import Options, difference
 from evidence.errors import Busy, CandidateCrashed, RunFailed, WrongInput
-from evidence.intervals import ratio_interval
 from evidence.judge.commits import Commit, own_folder, reject_shadowing
 from evidence.judge.decision import DIGITS, LOOKS, MOST_SEEDS, Figures, Fresh, agrees
 from evidence.judge.judgements import (
@@ -24,11 +20,10 @@ from evidence.judge.judgements import (
     write_judgements,
 )
 from evidence.judge.kept import Runner, folder_of, losses_of, run_fresh
-from evidence.runs import Run
+from evidence.runs import Group, Run, text_hash
 
 FRESH_SEEDS = range(10_000, 2**31)  # far from those that people choose
-RESAMPLES = 1999
-RESAMPLING_SEED = 1
+FRESH_TRIES = 2  # one in a hundred honest runs is far from the others
 
 
 @contextlib.contextmanager
@@ -84,7 +79,7 @@ def judge_once(
     of_candidate = losses_of(runner, candidate, range(first_seed, first_seed + num_seeds), is_base=False)
     reject_other_documents(base, candidate, [*of_base, *of_candidate])
     figures = figures_of(of_base, of_candidate)
-    text = hash_of_text(of_base[0])
+    text = text_hash(of_base[0])
     pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, text, first_seed, least_gain)
 
     # A change that was judged before has its row.
@@ -98,10 +93,11 @@ def judge_once(
     # One that is about to be kept must be better with a seed that nobody ran, too.
     judged = judge(former, pair, figures)
     if judged.is_kept:
-        fresh = fresh_runs(runner, base, candidate, of_base[0])
-        if not agrees(judged.decision, figures, fresh):  # one in a hundred honest ones, so try another seed
+        for _ in range(FRESH_TRIES):
             fresh = fresh_runs(runner, base, candidate, of_base[0])
-        if not agrees(judged.decision, figures, fresh):
+            if agrees(judged.decision, figures, fresh):
+                break
+        else:
             found = f"{fresh.difference:+.4f} with seed {fresh.seed}, {figures.pairs_mean:+.4f} in kept runs"
             folders = f"{folder_of(runner, base)} and {folder_of(runner, candidate)}"
             raise RunFailed(f"new runs disagree with kept ones: {found}; remove {folders}, and judge again")
@@ -125,45 +121,32 @@ def seeds_of_base(num_seeds: int) -> int:
     return LOOKS[1] if num_seeds < LOOKS[1] else MOST_SEEDS
 
 
-def hash_of_text(losses: Run) -> str:
-    """Return a short hash of the names and sizes of the documents."""
-    rows = zip(losses.documents, losses.sizes, strict=True)
-    content = "\n".join(f"{name}\t{size}" for name, size in rows)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
 def reject_other_documents(base: Commit, candidate: Commit, runs: Sequence[Run]) -> None:
     """Raise CandidateCrashed unless all runs scored the same documents."""
-    if len({hash_of_text(losses) for losses in runs}) > 1:
+    if len({text_hash(losses) for losses in runs}) > 1:
         raise CandidateCrashed(f"{candidate.short} and {base.short} scored other documents")
 
 
 def figures_of(of_base: Sequence[Run], of_candidate: Sequence[Run]) -> Figures:
-    """Return the figures of two sides whose first runs have equal seeds, in bits per byte."""
-    base = np.array([losses.score for losses in of_base])
-    candidate = np.array([losses.score for losses in of_candidate])
-    pairs = candidate - base[: len(candidate)]
-
-    # Over documents: the mean over the pairs, of each document.
-    of_documents = []
-    for a, b in zip(of_base, of_candidate, strict=False):
-        of_documents.append(b.values - a.values)
-    rng = np.random.default_rng(RESAMPLING_SEED)
-    documents = ratio_interval(np.mean(of_documents, axis=0), of_base[0].sizes, rng, resamples=RESAMPLES)
+    """Return the figures of two sides in bits per byte; each seed of the candidate is one of the base, too."""
+    base = Group("base", list(of_base), [])
+    candidate = Group("candidate", list(of_candidate), [])
+    found = difference(base, candidate, Options())
+    pairs = found.b.scores - found.a.scores
     return Figures(
-        seeds=len(candidate),
-        base_seeds=len(base),
-        base_mean=rounded(base.mean()),
-        candidate_mean=rounded(candidate.mean()),
+        seeds=len(of_candidate),
+        base_seeds=len(of_base),
+        base_mean=rounded(base.scores.mean()),
+        candidate_mean=rounded(candidate.scores.mean()),
         pairs_mean=rounded(pairs.mean()),
-        base_sd=rounded(base.std(ddof=1)),
-        candidate_sd=rounded(candidate.std(ddof=1)),
+        base_sd=rounded(base.scores.std(ddof=1)),
+        candidate_sd=rounded(candidate.scores.std(ddof=1)),
         pairs_sd=rounded(pairs.std(ddof=1)),
-        documents_low=rounded(documents.low),
-        documents_high=rounded(documents.high),
+        documents_low=None if found.documents.low is None else rounded(found.documents.low),
+        documents_high=None if found.documents.high is None else rounded(found.documents.high),
     )
 
 
-def rounded(value: Any) -> Any:
-    """Return a figure with the digits that judgements.csv keeps, None for None."""
-    return None if value is None else round(float(value), DIGITS)
+def rounded(value: float) -> float:
+    """Return a figure with the digits that judgements.csv keeps."""
+    return round(float(value), DIGITS)
