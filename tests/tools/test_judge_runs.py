@@ -159,7 +159,7 @@ def made_up_losses(monkeypatch):
             nats = 100 * (2 + luck + np.linspace(0, 0.1, 30) - gain * np.linspace(0, 2, 30))
             documents = [str(i) for i in range(30)]
             sizes = np.full(30, 100)
-            found.append(Run(name="", seed=None, documents=documents, values=nats / np.log(2), sizes=sizes))
+            found.append(Run(name="", seed=seed, documents=documents, values=nats / np.log(2), sizes=sizes))
         return found
 
     monkeypatch.setattr(night, "losses_of", losses_of)

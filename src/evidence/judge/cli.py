@@ -11,18 +11,19 @@ next one keeps a change follows from the rows before.
 """
 
 import argparse
-import contextlib
-import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from evidence.answer import interval
 from evidence.errors import CandidateCrashed, EvidenceError, WrongInput
+from evidence.intervals import Estimate
 from evidence.judge.commits import commit_of_workspace, read_commit, reject_absent, reject_changed
 from evidence.judge.decision import LOOKS, MOST_SEEDS
 from evidence.judge.judgements import JUDGEMENTS, Judgement, read_judgements
 from evidence.judge.kept import Runner
 from evidence.judge.night import judge_candidate, only_judge
+from evidence.record import print_json
 
 SCHEMA = "reprolm.judge/3"
 STATUS = {"keep": 0, "reject": 1, "undecided": 3}
@@ -66,10 +67,24 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> int:
     """Judge the workspace against the base; return the exit status of the answer."""
-    args = parse(argv)
-    with failure_as_json(args.json):
+    return say(judge, parse(argv))
+
+
+def say(judge: Callable[[argparse.Namespace], Judgement], args: argparse.Namespace) -> int:
+    """Judge, print the judgement, and return the exit status of its answer. With --json an error is a document, too."""
+    try:
         judged = judge(args)
-    print_judgement(judged, args.json)
+    except EvidenceError as error:
+        if args.json:
+            answer = "crashed" if isinstance(error, CandidateCrashed) else "none"
+            log = getattr(error, "__notes__", [])
+            failure = {"answer": answer, "exit_status": error.exit_code, "reason": str(error), "log": log}
+            print_json(SCHEMA, failure)
+        raise
+    if args.json:
+        print_json(SCHEMA, judged.as_dict() | {"earns": judged.earns, "reason": judged.decision.reason})
+    else:
+        print(text_of(judged))
     return STATUS[judged.decision.answer]
 
 
@@ -100,40 +115,13 @@ def read_runner(run: str, inputs: list[Path]) -> Runner:
     return Runner(command, tuple(inputs))
 
 
-@contextlib.contextmanager
-def failure_as_json(is_asked: bool) -> Iterator[None]:
-    """Pass on an error. If `--json` is given, first print it as a JSON document without a judgement."""
-    try:
-        yield
-    except EvidenceError as error:
-        if is_asked:
-            answer = "crashed" if isinstance(error, CandidateCrashed) else "none"
-            failure = {
-                "schema": SCHEMA,
-                "answer": answer,
-                "exit_status": error.exit_code,
-                "reason": str(error),
-                "log": getattr(error, "__notes__", []),
-            }
-            print(json.dumps(failure, indent=2))
-        raise
-
-
-def print_judgement(judged: Judgement, as_json: bool) -> None:
-    """Print a judgement."""
-    if as_json:
-        more = {"earns": judged.earns, "reason": judged.decision.reason}
-        print(json.dumps({"schema": SCHEMA, **judged.as_dict(), **more}, indent=2))
-    else:
-        print(text_of(judged))
-
-
 def text_of(judged: Judgement) -> str:
     """Return a judgement for a person."""
     pair = judged.pair
     figures = judged.figures
     decision = judged.decision
     measured = decision.measured
+    documents = Estimate(figures.pairs_mean, low=figures.documents_low, high=figures.documents_high)
     direction = "better" if measured.difference < 0 else "worse"
     lines = [
         f"{decision.answer} ({decision.reason})",
@@ -141,7 +129,7 @@ def text_of(judged: Judgement) -> str:
         f"{pair.base[:10]}, by {measured.method}: standard error {measured.standard_error:.4f}",
         f"  {figures.candidate_mean:.4f} over {figures.seeds} seeds, {figures.base_mean:.4f} over "
         f"{figures.base_seeds} of the base",
-        f"  over documents: {interval(figures.documents_low, figures.documents_high)}",
+        f"  over documents: 95 % interval {interval(documents)}",
         f"  p {decision.p:.2g}, level of judgement {judged.number}: {decision.level:.2g}",
     ]
     if judged.fresh:
@@ -152,8 +140,3 @@ def text_of(judged: Judgement) -> str:
     if decision.more_seeds:
         lines.append(f"  go on: the same command with --seeds {figures.seeds + decision.more_seeds}")
     return "\n".join(lines)
-
-
-def interval(low: float | None, high: float | None) -> str:
-    """Return a 95 % interval as text."""
-    return "too few for an interval" if low is None or high is None else f"95 % interval {low:+.4f} to {high:+.4f}"

@@ -14,14 +14,7 @@ import sys
 from pathlib import Path
 
 from evidence.errors import EvidenceError, WrongInput
-from evidence.judge.cli import (
-    LEFT_OUT,
-    STATUS,
-    add_arguments,
-    failure_as_json,
-    print_judgement,
-    reject_wrong_arguments,
-)
+from evidence.judge.cli import LEFT_OUT, add_arguments, reject_wrong_arguments, say
 from evidence.judge.commits import Commit, commit_of_workspace, git, read_commit, reject_changed
 from evidence.judge.judgements import Judgement, read_judgements
 from evidence.judge.kept import Runner
@@ -116,12 +109,9 @@ def main(argv: list[str]) -> int:
     """Judge the workspace against the base; return the exit status of the answer."""
     args = parse(argv)
     try:
-        with failure_as_json(args.json):
-            judged = judge(args)
+        return say(judge, args)
     except EvidenceError as error:
         raise as_user_error(error) from None
-    print_judgement(judged, args.json)
-    return STATUS[judged.decision.answer]
 
 
 def as_user_error(error: EvidenceError) -> UserError:
