@@ -1,7 +1,6 @@
 """judgements.csv: a row for each judgement, in Git; every row's level and answer follow from the rows before it."""
 
 import csv
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,7 @@ from evidence.spread import Spread, pooled
 
 JUDGEMENTS = Path("judgements.csv")
 RESTORE = f"`git restore {JUDGEMENTS}` brings the committed file back"
-CONFLICT = "<<<<<<< "
 FRESH = ("fresh_seed", "fresh_base", "fresh_candidate")
-WHOLE = ("first_seed", "seeds", "base_seeds", "fresh_seed")
-MAY_BE_EMPTY = ("documents_low", "documents_high", *FRESH)
 
 
 class Pair(NamedTuple):
@@ -144,13 +140,11 @@ def row_of(judgement: Judgement) -> list[str]:
 
 def write_judgements(judgements: Sequence[Judgement], path: Path = JUDGEMENTS) -> None:
     """Write the file, complete or not at all."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns())
-    writer.writerows(row_of(judgement) for judgement in judgements)
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "w", encoding="utf-8", newline="") as file:
-        file.write(text.getvalue())
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns())
+        writer.writerows(row_of(judgement) for judgement in judgements)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -164,11 +158,8 @@ def read_judgements(path: Path = JUDGEMENTS) -> list[Judgement]:
     """
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    if any(line.startswith(CONFLICT) for line in text.splitlines()):
-        remedy = "keep the rows of one side, and judge the changes of the other side again"
-        raise Forged(f"{path}: a merge left conflicts in it; {remedy}")
-    rows = list(csv.reader(io.StringIO(text)))
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
     if not rows or rows[0] != columns():
         raise Forged(f"{path}: line 1 must be {','.join(columns())}; {RESTORE}")
 
@@ -181,22 +172,26 @@ def read_judgements(path: Path = JUDGEMENTS) -> list[Judgement]:
 
 
 def parse(row: list[str], where: str) -> tuple[Pair, Figures, Fresh | None]:
-    """Return what a row judged, its figures and its fresh runs; Forged if a value is missing or of another type."""
+    """Return what a row judged, its figures and its fresh runs; Forged if a value is missing, or no number."""
     if len(row) != len(columns()):
         raise Forged(f"{where}: {len(row)} values; there must be {len(columns())}; {RESTORE}")
     values: dict[str, Any] = dict(zip(columns(), row, strict=True))
     try:
         for name in ("first_seed", "least_gain", *Figures._fields, *FRESH):
-            if not values[name] and name in MAY_BE_EMPTY:
-                values[name] = None
-            else:
-                values[name] = int(values[name]) if name in WHOLE else float(values[name])
+            values[name] = number_of(values[name])
     except ValueError as error:
         raise Forged(f"{where}: {error}; {RESTORE}") from None
     pair = Pair(*(values[name] for name in Pair._fields))
     figures = Figures(*(values[name] for name in Figures._fields))
     fresh = Fresh(*(values[name] for name in FRESH))
     return pair, figures, fresh if values["fresh_seed"] else None
+
+
+def number_of(text: str) -> float | int | None:
+    """Return a number as `written` wrote it: one that is whole without a point, and None as nothing."""
+    if not text:
+        return None
+    return float(text) if "." in text else int(text)
 
 
 def reject_difference(recorded: list[str], found: list[str], where: str, source: str) -> None:
