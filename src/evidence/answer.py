@@ -193,7 +193,8 @@ def power_sentence(shown: Power, confidence: float) -> str:
     """Return the detectable differences, the spread for which they hold, and how much larger it may be."""
     if shown.are_pairs:
         count = len(shown.groups[0].runs)
-        assumed = f"if the deviation of pairs of equal seeds is {shown.spread.sd:.4f} as in {count} pairs"
+        names = " and ".join(f"`{group.name}`" for group in shown.groups)
+        assumed = f"if the deviation of pairs of equal seeds is {shown.spread.sd:.4f} as in {count} pairs of {names}"
         unit = "pairs"
     else:
         seeds = [f"{len(group.runs)} seeds of `{group.name}`" for group in shown.groups]
@@ -226,7 +227,7 @@ def describe_noise(group: Group, confidence: float) -> list[str]:
     if len(group.runs) < LEAST_SEEDS:
         return [f"{said}, which are too few to conclude from.", seeds]
     lines = [f"{said}; the mean is {group.scores.mean():.4f}.", seeds]
-    shown = noise_of(group, confidence)
+    shown = noise_of([group], confidence)
     if shown:
         lines.append(power_sentence(shown, confidence))
         lines.append("Equal seeds can move both sides together; pairs of them then show smaller differences.")

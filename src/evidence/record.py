@@ -55,7 +55,7 @@ def group_record(group: Group, confidence: float) -> dict:
         "runs": [run_record(run) for run in group.runs],
         "repeats": [{"name": repeat.run.name, "of": repeat.of.name} for repeat in group.repeats],
         "unused_seed": group.is_seed_unused,
-        "noise": power_record(noise_of(group, confidence)),
+        "noise": power_record(noise_of([group], confidence)),
     }
 
 

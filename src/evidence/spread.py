@@ -117,13 +117,21 @@ def detectable_over_seeds(found: Difference, confidence: float) -> float | None:
     """Return the smallest true difference that the runs of a comparison show over seeds with POWER; None if unknown."""
     if not found.seeds.se or found.seeds.low is None:
         return None
-    num_a = len(found.a.runs)
-    num_b = len(found.b.runs)
+    spread = pooled([spread_of(found.a.scores), spread_of(found.b.scores)])
     if found.is_paired:
         spread = spread_of(found.b.scores - found.a.scores)
-        return spread.sd * detectable_ratio(lambda ratio: power_of_pairs(ratio, num_a, confidence))
-    spread = pooled([spread_of(found.a.scores), spread_of(found.b.scores)])
-    return spread.sd * detectable_ratio(lambda ratio: power_of_sides(ratio, num_a, num_b, confidence))
+    return detectable(spread, found.is_paired, len(found.a.runs), len(found.b.runs), confidence)
+
+
+def detectable(spread: Spread, are_pairs: bool, num_a: int, num_b: int, confidence: float) -> float:
+    """Return the smallest true difference that so many runs show with POWER."""
+
+    def power_of(ratio: float) -> float:
+        if are_pairs:
+            return power_of_pairs(ratio, num_a, confidence)
+        return power_of_sides(ratio, num_a, num_b, confidence)
+
+    return spread.sd * detectable_ratio(power_of)
 
 
 # What more seeds would show.
@@ -154,28 +162,19 @@ def what_more_seeds_show(a: Group, b: Group, confidence: float) -> Power | None:
     sides = common_seeds(a, b)
     if sides.are_pairs and len(sides.a.runs) >= LEAST_SEEDS:
         spread = spread_of(sides.b.scores - sides.a.scores)
-        return _power(spread, True, [sides.a], confidence)
-    groups = [group for group in (a, b) if len(group.runs) >= LEAST_SEEDS]
-    return _power(pooled([spread_of(group.scores) for group in groups]), False, groups, confidence) if groups else None
+        return _power(spread, True, [sides.a, sides.b], confidence)
+    return noise_of([a, b], confidence)
 
 
-def noise_of(group: Group, confidence: float) -> Power | None:
-    """Return the spread over the seeds of a group, and what seeds of two such groups would show."""
-    if len(group.runs) < LEAST_SEEDS:
-        return None
-    return _power(spread_of(group.scores), False, [group], confidence)
+def noise_of(groups: Sequence[Group], confidence: float) -> Power | None:
+    """Return the spread over the seeds of groups, each of LEAST_SEEDS or more, and what more of them would show."""
+    counted = [group for group in groups if len(group.runs) >= LEAST_SEEDS]
+    spread = pooled([spread_of(group.scores) for group in counted])
+    return _power(spread, False, counted, confidence)
 
 
 def _power(spread: Spread, are_pairs: bool, groups: list[Group], confidence: float) -> Power | None:
     if not spread.variance:
         return None
-    differences = {}
-    for seeds in SEEDS_OF_EACH_SIDE:
-
-        def power_of(ratio: float, seeds: int = seeds) -> float:
-            if are_pairs:
-                return power_of_pairs(ratio, seeds, confidence)
-            return power_of_sides(ratio, seeds, seeds, confidence)
-
-        differences[seeds] = spread.sd * detectable_ratio(power_of)
+    differences = {seeds: detectable(spread, are_pairs, seeds, seeds, confidence) for seeds in SEEDS_OF_EACH_SIDE}
     return Power(spread, are_pairs, groups, differences, *spread.interval(confidence))

@@ -153,8 +153,8 @@ def test_nothing_is_said_of_fewer_seeds_or_without_a_spread():
     two = group("a", {1: 1.35, 2: 1.36})
 
     assert what_more_seeds_show(two, two, 0.95) is None
-    assert noise_of(two, 0.95) is None
-    assert noise_of(group("a", dict.fromkeys((1, 2, 3), 1.5)), 0.95) is None
+    assert noise_of([two], 0.95) is None
+    assert noise_of([group("a", dict.fromkeys((1, 2, 3), 1.5))], 0.95) is None
 
 
 def test_the_sentence_says_for_which_spread_it_holds_and_how_far_it_may_be_off():
