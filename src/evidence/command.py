@@ -53,15 +53,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--require", choices=[BETTER], help="exit with 1 unless each run or group is better than the baseline"
     )
     parser.add_argument("--confidence", type=float, default=0.95, help="confidence of the intervals (0.95)")
-    parser.add_argument("--resamples", type=int, default=1999, help="resamples of the documents (1999)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the resampling (1)")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
     parser.add_argument("--cite", action="store_true", help="also print a sentence and a table for a paper")
 
 
 def options_of(args: argparse.Namespace) -> Options:
     """Return the arguments of `add_options`."""
-    return Options(args.baseline, args.within, args.seed, args.confidence, args.resamples)
+    return Options(args.baseline, args.within, args.confidence)
 
 
 def compare_tables(args: argparse.Namespace, runs: list[Run]) -> int:
@@ -73,9 +71,7 @@ def compare_tables(args: argparse.Namespace, runs: list[Run]) -> int:
         return status_of(found, args.require)
     lines = answers(found)
     lines += map(basis_sentence, found.corrected)
-    for each in found.corrected:
-        shown = power_line(each, found.confidence)
-        lines.append(f"`{each.b.name}`: {shown}" if shown and found.corrected[1:] else shown)
+    lines += [power_line(each, found.confidence) for each in found.corrected]
     lines += [note.text for each in found.corrected for note in notes_of(each) if note.kind not in SAID]
     lines = [line for line in dict.fromkeys(lines) if line]
     if args.cite:

@@ -33,9 +33,9 @@ class Options(NamedTuple):
 
     baseline: str | None = None  # the name of a group, None: the first
     within: float | None = None  # the margin of equivalence, None: not asked
-    seed: int = 1  # of the resampling
     confidence: float = 0.95
-    resamples: int = 1999
+    resamples: int = 1999  # of the documents
+    seed: int = 1  # of the resampling
 
 
 # Which runs are compared.
@@ -299,8 +299,12 @@ def compare(runs: Sequence[Run], options: Options) -> Comparisons:
     """Compare each other group of runs with the baseline. Raise WrongInput if an option is out of range."""
     groups = with_baseline_first(make_groups(runs), options.baseline)
     baseline, *others = groups
-    reject_wrong_options(options, len(others))
+    reject_wrong_options(options)
 
+    # Each tail outside each interval must hold at least one resample, also if the level is divided.
+    if options.within is not None and others:
+        level = (1 - options.confidence) / len(others)
+        options = options._replace(resamples=max(options.resamples, math.ceil(2 / level - 1 - 1e-6)))
     alone = [difference(baseline, other, options) for other in others]
     of_baseline = over_documents(baseline.runs[0], baseline.values, options)
     found = Comparisons(groups, of_baseline, alone, corrected(alone), [], options)
@@ -354,18 +358,9 @@ def holm(found: Sequence[Estimate]) -> list[Estimate]:
     return adjusted
 
 
-def reject_wrong_options(options: Options, num_comparisons: int = 1) -> None:
-    """Raise WrongInput if an option is out of range. More comparisons need more resamples."""
+def reject_wrong_options(options: Options) -> None:
+    """Raise WrongInput if an option is out of range."""
     if not 0.5 <= options.confidence <= 0.999:
         raise WrongInput(f"--confidence is {options.confidence}; it must be from 0.5 to 0.999, such as 0.95")
     if options.within is not None and not 0 < options.within < math.inf:
         raise WrongInput(f"--within is {options.within}; it must be above 0, in the unit of the difference")
-    if options.seed < 0:
-        raise WrongInput(f"--seed is {options.seed}; it must be at least 0")
-
-    # Each tail outside each interval must hold at least one resample.
-    num_tests = 1 if options.within is None else max(1, num_comparisons)
-    level = (1 - options.confidence) / num_tests
-    least = max(99, math.ceil(2 / level - 1 - 1e-6))
-    if options.resamples < least:
-        raise WrongInput(f"--resamples is {options.resamples}; it must be at least {least} for this confidence")

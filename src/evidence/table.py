@@ -95,8 +95,6 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
         raise WrongInput(f"{path}: is not UTF-8; save it as CSV in UTF-8") from None
     except (OSError, ValueError, csv.Error, ImportError) as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from None
-    if not columns:
-        raise WrongInput(f"{path}: is empty")
     wanted = wanted or (SCORES if "score" in columns else LOSSES)
     missing = [name for name in wanted if name not in columns]
     if missing:

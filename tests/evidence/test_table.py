@@ -164,7 +164,7 @@ def test_a_table_without_rows_a_run_in_two_tables_and_a_missing_file_are_refused
 
     for paths, said in [
         ([empty], "empty.csv: has no rows"),
-        ([nothing], "nothing.csv: is empty"),
+        ([nothing], "nothing.csv: has the columns , and no run"),
         ([long], "long.csv: row 2 has more fields than the first line names"),
         ([other], r"other.csv: is not UTF-8; save it as CSV in UTF-8"),
         ([table, again], "again.csv: run a is also in"),

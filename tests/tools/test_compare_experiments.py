@@ -69,7 +69,7 @@ def compare(workspace, monkeypatch, capsys):
     monkeypatch.chdir(workspace.folder)
 
     def run_it(*arguments: str) -> Done:
-        status = main(["--resamples", "499", *arguments])
+        status = main([*arguments])
         return Done(status, *capsys.readouterr())
 
     return run_it
@@ -128,7 +128,7 @@ def test_json_is_all_that_standard_output_has(workspace, compare):
     """`workspace` is `vocab`, and counts once."""
     shutil.rmtree(workspace.folder / "comparisons", ignore_errors=True)
 
-    done = compare("base", "vocab", "workspace", "--json", "--resamples", "99")
+    done = compare("base", "vocab", "workspace", "--json")
 
     document = read_document(done.output)
     check_document(document)
@@ -145,8 +145,8 @@ def test_json_is_all_that_standard_output_has(workspace, compare):
     assert comparison["difference"] == pytest.approx(measured("vocab")["bits_per_byte"] - base["bits_per_byte"])
     assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
     p_value = comparison["documents"]["p_value"]
-    assert 100 * p_value >= 1
-    assert 100 * p_value == pytest.approx(round(100 * p_value))
+    assert 1000 * p_value >= 1
+    assert 2000 * p_value == pytest.approx(round(2000 * p_value))
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_tables_are_compared_by_the_command_evidence(compare, tables, capsys):
     arguments = ["--json", "--within", "0.01", "--require", "better", "--baseline", "vocab.tsv"]
 
     done = compare(*tables, *arguments)
-    of_evidence = evidence.command.main(["compare", "--resamples", "499", *tables, *arguments])
+    of_evidence = evidence.command.main(["compare", *tables, *arguments])
 
     assert (done.status, done.output, done.errors) == (of_evidence, *capsys.readouterr())
 
