@@ -166,19 +166,16 @@ def losses_at(where: str, rows: list[Row], at: list[int]) -> tuple[np.ndarray, n
     """Return the nats (D,) float64 and bytes (D,) int64 of rows whose documents are at these positions."""
     nats = np.empty(len(rows))
     utf8_bytes = np.empty(len(rows), np.int64)
-    places = [f"{where}, document {row['document']}" for row in rows]
-    nats[at] = [number(place, "nats", row["nats"]) for place, row in zip(places, rows, strict=True)]
-    utf8_bytes[at] = [
-        whole_number(place, "utf8_bytes", row["utf8_bytes"]) for place, row in zip(places, rows, strict=True)
-    ]
-    if (nats < 0).any():
-        raise WrongInput(f"{where}: nats is {nats.min()}; it must be at least 0")
+    for i, row in zip(at, rows, strict=True):
+        place = f"{where}, document {row['document']}"
+        nats[i] = number(place, "nats", row["nats"])
+        utf8_bytes[i] = whole_number(place, "utf8_bytes", row["utf8_bytes"])
     if not utf8_bytes.any():
         raise WrongInput(f"{where}: utf8_bytes are all 0; they must be the bytes of the texts")
     bits_per_byte = nats.sum() / math.log(2) / utf8_bytes.sum()
     if bits_per_byte < LEAST_BITS_PER_BYTE:
         found = f"has {bits_per_byte:.4f} bits per byte, too few for text"
-        raise WrongInput(f"{where}: {found}; nats must be the sum over the tokens of a document, not their mean")
+        raise WrongInput(f"{where}: {found}; nats must be the sum of the losses of a document's tokens, not their mean")
     return nats, utf8_bytes
 
 
@@ -192,8 +189,6 @@ def one_of(where: str, column: str, rows: list[Row]) -> str:
 
 def number(where: str, column: str, value: object) -> float:
     """Return a finite number."""
-    if value in (None, ""):
-        raise WrongInput(f"{where}: {column} is empty; it must be a number")
     try:
         found = float(str(value))
     except ValueError:

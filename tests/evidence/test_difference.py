@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evidence.answer import answer, answers, notes_of, signature
+from evidence.answer import answer, answers, equivalence_sentence, notes_of, signature
 from evidence.difference import (
     DOCUMENTS,
     SEEDS,
@@ -112,9 +112,6 @@ def test_a_mean_of_several_models_is_called_so():
     assert "over seeds unknown, 2 and 1 independent runs" in sentence
 
 
-UNKNOWN = {"a": (1.35, 1.36), "bb": (1.37, 1.39)}
-
-
 @pytest.mark.parametrize("seeds", [(1, 6, 7, 5), (6, 7, 8), (None, None)])
 def test_other_or_unknown_seeds_are_independent_runs(seeds):
     changed = Group(
@@ -125,16 +122,6 @@ def test_other_or_unknown_seeds_are_independent_runs(seeds):
 
     assert not found.is_paired
     assert found.seeds == pytest.approx(welch(np.array(list(DEFAULT.values())), changed.scores))
-
-
-def test_two_sides_of_unknown_seeds_are_independent():
-    a, b = (
-        Group(name, [group(name, {None: score}).runs[0] for score in scores], []) for name, scores in UNKNOWN.items()
-    )
-
-    found = compared(a, b)
-
-    assert found.seeds == pytest.approx(welch(a.scores, b.scores))
 
 
 def test_one_pair_and_pairs_with_equal_differences_have_no_interval():
@@ -168,20 +155,9 @@ def test_a_difference_is_equivalent_if_its_interval_is_within_the_margin(basis, 
     assert found.verdict == verdict
     assert (found.low, found.high) == (narrow.low, narrow.high)
     assert found.confidence == pytest.approx(0.9)
-
-
-def test_a_difference_just_outside_the_margin_needs_the_wider_interval():
-    """It is outside with a confidence of 90 %, and not with 95 %."""
-    a = group("a", {1: 1.3, 2: 1.3, 3: 1.3, 4: 1.3})
-    b = group("bb", {1: 1.309, 2: 1.310, 3: 1.311, 4: 1.310})
-    narrow = compared(a, b, confidence=0.9).seeds
-    wide = compared(a, b).seeds
-    between = (narrow.low + wide.low) / 2
-    beyond = wide.low - 1e-5
-
-    verdicts = [equivalence(compared(a, b), within, Options(resamples=99), num_tests=1) for within in (between, beyond)]
-
-    assert [found.verdict for found in verdicts] == ["not decided", "not equivalent"]
+    said = equivalence_sentence(compared(a, b), found).lower()
+    assert verdict.split()[-1] in said
+    assert ("not" in said) == verdict.startswith("not")
 
 
 def test_the_level_of_equivalence_is_divided_by_the_number_of_comparisons():
@@ -205,20 +181,6 @@ def test_what_is_better_alone_and_not_after_the_correction_is_not_better():
     assert [each.seeds.p_value for each in found.alone] == pytest.approx([0.04, 0.04], abs=0.001)
     assert [each.verdict(each.seeds, 0.95) for each in found.alone] == ["better", "better"]
     assert found.not_better() == ["bb (not shown)", "ccc (not shown)"]
-
-
-def test_two_sides_at_the_margin_are_rarely_called_equivalent():
-    """At most 5 % of cases, also for several comparisons together."""
-    rng = np.random.default_rng(3)
-    called = 0
-    for _ in range(300):
-        differences = rng.normal(0.005, 0.002, 4)
-        a = group("a", dict.fromkeys(range(4), 1.3))
-        b = group("bb", {seed: 1.3 + differences[seed] for seed in range(4)})
-        found = equivalence(compared(a, b), 0.005, Options(resamples=99), num_tests=1)
-        called += found.verdict == "equivalent"
-
-    assert 0.02 * 300 < called < 0.085 * 300
 
 
 def scored(name: str, is_right: np.ndarray, is_higher_better: bool) -> Group:

@@ -19,7 +19,7 @@ from evidence.judge.judgements import (
     spreads_of_others,
     write_judgements,
 )
-from evidence.judge.levels import FALSE_RATE, next_level, share
+from evidence.judge.levels import next_level, share
 from evidence.judge.night import figures_of
 from evidence.runs import Run
 from evidence.spread import Spread
@@ -59,14 +59,6 @@ def answer(figures: Figures, level: float = LEVEL, least_gain: float = 0.0, pair
 
 
 # Levels.
-
-
-def test_levels_before_a_kept_change_spend_half_of_the_false_rate_and_half_of_that_in_the_first_hundred():
-    levels = [next_level([False] * number) for number in range(100)]
-    shares = [share(number) for number in range(1, 100_000)]
-
-    assert sum(shares) == pytest.approx(1, rel=0.002)
-    assert sum(levels[:100]) == pytest.approx(FALSE_RATE / 4)
 
 
 def test_the_levels_are_those_of_lord_plus_plus():

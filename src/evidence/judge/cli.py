@@ -54,7 +54,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "evidence judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_arguments(parser)
-    parser.add_argument("--run", required=True, metavar="COMMAND", help="program and arguments, run without a shell")
+    parser.add_argument(
+        "--run", required=True, type=shlex.split, metavar="COMMAND", help="program and arguments, run without a shell"
+    )
     parser.add_argument("--first-seed", type=int, default=1, metavar="SEED", help="seeds count from here (1)")
     parser.add_argument(
         "--fixed", action="append", default=[], metavar="PATH", help="file or folder that a candidate may not change"
@@ -91,7 +93,12 @@ def say(judge: Callable[[argparse.Namespace], Judgement], args: argparse.Namespa
 def judge(args: argparse.Namespace) -> Judgement:
     """Judge the workspace against the base; record the judgement."""
     reject_wrong_arguments(args)
-    runner = read_runner(args.run, args.input)
+    if not args.run:
+        raise WrongInput("--run is empty; it must be a program and its arguments")
+    for path in args.input:
+        if not path.is_file():
+            raise WrongInput(f"--input is {path}; it must be a file")
+    runner = Runner(tuple(args.run), tuple(args.input))
     with only_judge():
         former = read_judgements()
         base = read_commit(args.base, LEFT_OUT)
@@ -99,20 +106,6 @@ def judge(args: argparse.Namespace) -> Judgement:
         reject_absent(base, args.fixed)
         reject_changed(base, candidate, may_change=(), fixed=args.fixed)
         return judge_candidate(runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain)
-
-
-def read_runner(run: str, inputs: list[Path]) -> Runner:
-    """Return the command of --run with the files of --input. Raise WrongInput if it is none, or one is missing."""
-    try:
-        command = tuple(shlex.split(run))
-    except ValueError as error:
-        raise WrongInput(f"--run is {run!r}: {error}; it must be a program and its arguments") from None
-    if not command:
-        raise WrongInput("--run is empty; it must be a program and its arguments")
-    for path in inputs:
-        if not path.is_file():
-            raise WrongInput(f"--input is {path}; it must be a file")
-    return Runner(command, tuple(inputs))
 
 
 def text_of(judged: Judgement) -> str:

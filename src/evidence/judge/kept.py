@@ -78,10 +78,7 @@ def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: boo
 def run_fresh(runner: Runner, commit: Commit, seed: int, is_base: bool) -> Run:
     """Run a commit with a seed in a new worktree, and return its losses, which are not kept."""
     with worktree(commit) as checked_out:
-        written = run(runner, commit, seed, checked_out, is_base)
-        losses = read_losses(written)
-        written.unlink()
-        return losses
+        return read_losses(run(runner, commit, seed, checked_out, is_base), seed)
 
 
 def run(runner: Runner, commit: Commit, seed: int, folder: Path, is_base: bool) -> Path:

@@ -52,9 +52,10 @@ def judge_candidate(
     if base.tree == candidate.tree:
         raise WrongInput(f"nothing differs from {base.short}; change something, or name an earlier commit as base")
     reject_shadowing(base, candidate)
+    pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", first_seed, least_gain)
     num_seeds = min(LOOKS[0], most_seeds)
     while True:
-        judged = judge_once(runner, base, candidate, former, num_seeds, first_seed, least_gain)
+        judged = judge_once(runner, base, candidate, former, pair, num_seeds)
         decision = judged.decision
         next_seeds = min(num_seeds + decision.more_seeds, most_seeds)
         if next_seeds == num_seeds:
@@ -69,23 +70,22 @@ def judge_once(
     base: Commit,
     candidate: Commit,
     former: list[Judgement],
+    pair: Pair,
     num_seeds: int,
-    first_seed: int,
-    least_gain: float,
 ) -> Judgement:
     """Return the judgement with these seeds, and record it; one that is recorded must have the same figures."""
     # Run what is missing.
-    of_base = losses_of(runner, base, range(first_seed, first_seed + seeds_of_base(num_seeds)), is_base=True)
-    of_candidate = losses_of(runner, candidate, range(first_seed, first_seed + num_seeds), is_base=False)
+    first = pair.first_seed
+    of_base = losses_of(runner, base, range(first, first + seeds_of_base(num_seeds)), is_base=True)
+    of_candidate = losses_of(runner, candidate, range(first, first + num_seeds), is_base=False)
     reject_other_documents(base, candidate, [*of_base, *of_candidate])
     figures = figures_of(of_base, of_candidate)
-    text = text_hash(of_base[0])
-    pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, text, first_seed, least_gain)
+    pair = pair._replace(text=text_hash(of_base[0]))
 
     # A change that was judged before has its row.
     recorded = next((each for each in former if each.is_of(pair, num_seeds)), None)
     if recorded:
-        again = judge(former[: recorded.number - 1], recorded.pair._replace(text=text), figures, recorded.fresh)
+        again = judge(former[: recorded.number - 1], recorded.pair._replace(text=pair.text), figures, recorded.fresh)
         where = f"{JUDGEMENTS}: judgement {recorded.number}"
         reject_difference(row_of(recorded), row_of(again), where, "its runs")
         return recorded
