@@ -151,9 +151,8 @@ def test_the_options_are_those_of_the_comparison(tables, capsys):
     assert found == json.loads(json.dumps(plain({"schema": COMPARE} | record(expected))))
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])  # within the buffer of standard output, and beyond it
-def test_a_reader_that_ends_early_ends_the_command_quietly(tables, options):
-    command = [sys.executable, "-m", "evidence", "compare", "base.csv", "wider.csv", *options]
+def test_a_reader_that_ends_early_ends_the_command_quietly(tables):
+    command = [sys.executable, "-m", "evidence", "compare", "base.csv", "wider.csv", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()

@@ -114,39 +114,28 @@ def test_what_the_runs_of_a_comparison_could_have_shown_is_of_its_own_test():
 # What more seeds would show.
 
 
-def test_three_common_seeds_say_it_for_pairs():
-    """Runs without a partner say nothing about pairs."""
-    shown = what_more_seeds_show(group("a", OF_A), group("b", OF_B), 0.9)
-
-    differences = np.array([OF_B[seed] - OF_A[seed] for seed in (1, 2, 3)])
-    assert shown.are_pairs
-    assert shown.spread == pytest.approx(spread_of(differences))
-    assert list(shown.differences) == [2, 3, 5, 10]
-    for seeds, detectable in shown.differences.items():
-        assert power_of_pairs(detectable / shown.spread.sd, seeds, 0.9) == pytest.approx(POWER)
-    assert (shown.low, shown.high) == shown.spread.interval(0.9)
-
-
 @pytest.mark.parametrize(
-    ("of_b", "names"),
+    ("of_b", "names", "samples"),
     [
-        pytest.param({1: 1.35, 2: 1.36, 3: 1.352}, ["a", "b"], id="one common seed, both sides"),
-        pytest.param({1: 1.35, 2: 1.36}, ["a"], id="only the side of three seeds or more"),
-        pytest.param({1: 1.35}, ["a"], id="a single run"),
+        pytest.param(OF_B, "ab", [[0.0012, 0.0025, 0.0011]], id="three common seeds: pairs alone"),
+        pytest.param({1: 1.35, 8: 1.36, 9: 1.352}, "ab", [[*OF_A.values()], [1.35, 1.36, 1.352]], id="both sides"),
+        pytest.param({1: 1.35, 2: 1.36}, "a", [[*OF_A.values()]], id="only the side of three seeds or more"),
+        pytest.param({1: 1.35}, "a", [[*OF_A.values()]], id="a single run"),
     ],
 )
-def test_otherwise_the_sides_of_three_seeds_or_more_are_pooled_with_all_of_their_runs(of_b, names):
-    a = group("a", {1: 1.350, 11: 1.355, 12: 1.351})
-    b = group("b", of_b)
+def test_more_seeds_show_what_the_spread_of_pairs_or_of_the_sides_lets_them(of_b, names, samples):
+    shown = what_more_seeds_show(group("a", OF_A), group("b", of_b), 0.9)
 
-    shown = what_more_seeds_show(a, b, 0.95)
-
-    spreads = [spread_of(side.scores) for side in (a, b) if side.name in names]
-    assert not shown.are_pairs
-    assert [side.name for side in shown.groups] == names
-    assert shown.spread == pytest.approx(pooled(spreads))
-    for seeds, detectable in shown.differences.items():
-        assert power_of_sides(detectable / shown.spread.sd, seeds, seeds, 0.95) == pytest.approx(POWER)
+    are_pairs = of_b == OF_B
+    assert shown.are_pairs == are_pairs
+    assert [each.name for each in shown.groups] == [*names]
+    assert shown.spread == pytest.approx(pooled([spread_of(np.array(sample)) for sample in samples]))
+    assert (shown.low, shown.high) == shown.spread.interval(0.9)
+    assert list(shown.differences) == [2, 3, 5, 10]
+    for seeds, shown_by in shown.differences.items():
+        ratio = shown_by / shown.spread.sd
+        power = power_of_pairs(ratio, seeds, 0.9) if are_pairs else power_of_sides(ratio, seeds, seeds, 0.9)
+        assert power == pytest.approx(POWER)
 
 
 def test_nothing_is_said_of_fewer_seeds_or_without_a_spread():
