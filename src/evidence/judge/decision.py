@@ -50,10 +50,6 @@ class Figures(NamedTuple):
     documents_high: float | None
 
     @property
-    def sides_difference(self) -> float:
-        return self.candidate_mean - self.base_mean
-
-    @property
     def pairs(self) -> Spread:
         return Spread(self.pairs_sd**2, self.seeds - 1)
 
@@ -123,7 +119,7 @@ def measure(figures: Figures, of_pairs: Spread, sides: Spread) -> Measured:
     by_pairs = Measured("pairs", figures.pairs_mean, math.sqrt(of_pairs.variance / seeds), of_pairs.degrees_of_freedom)
     by_sides = Measured(
         "sides",
-        figures.sides_difference,
+        figures.candidate_mean - figures.base_mean,
         math.sqrt(of_candidate.variance / seeds + of_base.variance / figures.base_seeds),
         of_candidate.degrees_of_freedom,  # of the side with fewer runs
     )

@@ -165,26 +165,25 @@ def read_judgements(path: Path = JUDGEMENTS) -> list[Judgement]:
 
     judgements: list[Judgement] = []
     for line, row in enumerate(rows[1:], start=2):
-        judgement = judge(judgements, *parse(row, f"{path}: line {line}"))
-        reject_difference(row, row_of(judgement), f"{path}: line {line}", "the rows above and its own figures")
+        where = f"{path}: line {line}"
+        try:
+            judgement = judge(judgements, *parse(row))
+        except (TypeError, ValueError) as error:
+            raise Forged(f"{where} is no judgement: {error}; {RESTORE}") from None
+        reject_difference(row, row_of(judgement), where, "the rows above and its own figures")
         judgements.append(judgement)
     return judgements
 
 
-def parse(row: list[str], where: str) -> tuple[Pair, Figures, Fresh | None]:
-    """Return what a row judged, its figures and its fresh runs; Forged if a value is missing, or no number."""
-    if len(row) != len(columns()):
-        raise Forged(f"{where}: {len(row)} values; there must be {len(columns())}; {RESTORE}")
+def parse(row: list[str]) -> tuple[Pair, Figures, Fresh | None]:
+    """Return what a row judged, its figures and its fresh runs; ValueError if a value is missing, or no number."""
     values: dict[str, Any] = dict(zip(columns(), row, strict=True))
-    try:
-        for name in ("first_seed", "least_gain", *Figures._fields, *FRESH):
-            values[name] = number_of(values[name])
-    except ValueError as error:
-        raise Forged(f"{where}: {error}; {RESTORE}") from None
+    for name in ("first_seed", "least_gain", *Figures._fields, *FRESH):
+        values[name] = number_of(values[name])
     pair = Pair(*(values[name] for name in Pair._fields))
     figures = Figures(*(values[name] for name in Figures._fields))
     fresh = Fresh(*(values[name] for name in FRESH))
-    return pair, figures, fresh if values["fresh_seed"] else None
+    return pair, figures, fresh if fresh.seed else None
 
 
 def number_of(text: str) -> float | int | None:
