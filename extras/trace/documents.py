@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from extras.trace.previews import previews
 from lm.text.documents import SOURCE, Text, describe_text, is_mixture, open_manifest
 from lm.text.slices import slice_from
 from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import TokenFile
 from tools.record import paths
-from tools.record.tables import previews
 
 
 def document_sources(tokens: TokenFile) -> list[str]:

@@ -1,20 +1,17 @@
-"""What compare says of made-up runs: warnings, the tables of the report, and the answer for the terminal.
+"""What compare says of made-up runs: warnings, and the answer for the terminal.
 
 The differences themselves are tested in test_runs.py, runs of real experiments in test_compare_experiments.py.
 """
-
-from dataclasses import replace
 
 import pytest
 
 from evidence.difference import Comparisons, Difference, Options, compare
 from evidence.runs import Group
-from support.made_up_runs import NUM_DOCUMENTS, SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
+from support.made_up_runs import MadeUpRun, facts_of, run, seeds_of
 from support.markdown import rows_of
 from tools.compare import cli
 from tools.compare.answer import Origin, cite, groups_to_extend, summary
 from tools.compare.facts import notes_of
-from tools.compare.report import report
 from tools.record.parameters import Difference as Changed
 
 WIDER = {"p": 1}  # the parameters of another configuration
@@ -26,12 +23,6 @@ def found_of(*runs: MadeUpRun, **options) -> Comparisons:
 
 def comparisons_of(*runs: MadeUpRun) -> list[Difference]:
     return found_of(*runs).corrected
-
-
-def report_of(*runs: MadeUpRun, **options) -> str:
-    previews = dict.fromkeys(range(NUM_DOCUMENTS), "its words")
-    lines = report(found_of(*runs, **options), facts_of(*runs), previews, num_listed=3, commands=[])
-    return "\n".join(lines)
 
 
 def line_of(text: str, start: str) -> str:
@@ -71,20 +62,6 @@ def test_a_citation_has_the_difference_both_intervals_and_what_was_measured():
     baseline, other = [row for row in rows_of(text) if row[1] == "3"]
     assert baseline[3:] == ["–"] * 4
     assert other[4:6] == [over_documents, over_seeds]
-
-
-# Verdicts.
-
-
-def test_p_of_one_mixture_is_corrected_for_its_sources_and_says_so():
-    a = replace(run("a"), sources=SOURCES)
-    b = replace(run("b", seed=2, shift=0.01, params=WIDER), sources=SOURCES)
-
-    heading_of_sources = next(row for row in rows_of(report_of(a, b)) if row[0] == "noise from")
-    heading = next(row for row in rows_of(report_of(run("a"), run("b", 2, 0.01, WIDER))) if row[0] == "noise from")
-
-    assert heading_of_sources[-1] == "p after Holm"
-    assert heading[-1] == "p"
 
 
 # Warnings.
@@ -160,42 +137,6 @@ def test_a_validation_loss_that_agrees_or_is_unknown_is_not_explained():
         assert "validation_loss" not in warnings_of(run("a", curve=a), run("b", 2, 0.05, WIDER, curve=b))
 
 
-# The report.
-
-
-def test_the_report_begins_with_the_answers_and_has_a_row_for_each_run():
-    a = run("a", seed=1)
-    b = run("b", seed=2, shift=-0.05, params=WIDER).but(train_seconds=61.0)
-
-    text = report_of(a, b, within=0.01)
-    rows = rows_of(text)
-
-    difference, margin, *_ = summary_of(a, b, within=0.01)
-    before_the_runs = text.partition("| run ")[0]
-    assert difference in before_the_runs
-    assert "not equivalent within ±0.01" in margin
-    assert margin in before_the_runs
-    assert "- Judged over documents: " in text
-    assert line_of(text, "Signature: ").startswith("Signature: `text:")
-    assert ["a", "1", f"{score_of(a):.4f}", "1,000", "900", "70", "–"] in rows
-    assert ["b", "2", f"{score_of(b):.4f}", "1,000", "900", "70", "61"] in rows
-
-
-def test_the_training_of_every_two_runs_of_the_same_seed_is_compared():
-    """By the digests of their checkpoints, whatever the order of the seeds."""
-    curve = [{"step": "0", "val_loss": "6.5", "checkpoint_digest": "aaa0"}]
-    a = [run(f"a-{seed}", seed, curve=curve, **{"src/lm": "1"}) for seed in (1, 2)]
-    b = [run(f"b-{seed}", seed, curve=curve, **{"src/lm": "2"}) for seed in (2, 1)]
-
-    text = report_of(*a, *b)
-
-    compared = [line for line in text.splitlines() if line.startswith("- Training of ")]
-    assert compared == [
-        "- Training of `a-1` and `b-1`: identical.",
-        "- Training of `a-2` and `b-2`: identical.",
-    ]
-
-
 # The answer.
 
 
@@ -250,13 +191,8 @@ def test_the_time_of_the_missing_seeds_is_that_of_each_of_them(monkeypatch):
 # A single group.
 
 
-def test_a_single_group_has_a_report_of_its_noise():
-    runs = seeds_of("a", (1, 2, 3))
+def test_a_single_group_has_the_noise_of_its_seeds_and_the_commands_for_more():
+    lines = summary_of(*seeds_of("a", (1, 2, 3)), commands=["more"])
 
-    text = report_of(*runs)
-    lines = summary_of(*runs, commands=["more"])
-
-    noise = [line for line in lines if "standard deviation over 3 seeds" in line]
-    assert text.startswith("# a-1…a-3\n")
-    assert noise[0] in text
+    assert "standard deviation over 3 seeds" in lines[0]
     assert lines[-2:] == ["To run the missing seeds:", "more"]

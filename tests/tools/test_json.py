@@ -27,7 +27,6 @@ def document_of(*runs: MadeUpRun) -> dict:
     document = {"schema": COMPARE} | comparing.record(found, facts_of(*runs))
     document["unfinished"] = [{"name": "x", "state": "Queued"}]
     document["commands_for_more_seeds"] = ["dvc queue start"]
-    document["files"] = {"report": "a.md", "documents": "a.csv"}
     text = json.dumps(plain(document), allow_nan=False)
     return json.loads(text)
 

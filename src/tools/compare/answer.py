@@ -52,7 +52,7 @@ def summary(found: Comparisons, facts: Mapping[str, Facts], commands: list[str],
     differences = found.corrected
     notes = [note for each in differences for note in notes_of(each, facts)]
     lines = answers(found)
-    lines += [f"{unfinished}."] if unfinished else []
+    lines += [unfinished] if unfinished else []
     lines += [note.text for note in notes if note.kind in MISLEADING]
     for each in differences:
         line = difference_line(each, facts)

@@ -1,7 +1,6 @@
 """Compare runs: differences in loss with intervals over documents and seeds; or show the noise of one configuration.
 
     python src compare main my-experiment
-    python src compare main workspace --out comparisons/mine.md
     python src compare base-{1..5} wider-{1..5}
     python src compare 'seeds-*'
     python src compare main workspace --within 0.005
@@ -14,46 +13,35 @@ only in train.seed form one group; a single group gives its noise. If two groups
 compared. Bits per byte compare across tokenizers. Runs evaluated on different text are rejected (exit code 4).
 
 With at least two seeds of each side, the verdict is over seeds: the configurations differ. Otherwise it is over
-documents: these trained models differ. The answer is printed; the report on recorded runs has all tables.
+documents: these trained models differ. The answer comes first; --json has all figures.
 """
 
 import argparse
-import contextlib
-import re
 import shlex
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
 from evidence.command import SUFFIXES, add_options, compare_tables, options_of, status_of
-from evidence.difference import Comparisons, compare, reject_wrong_options
+from evidence.difference import compare, reject_wrong_options
 from evidence.errors import EvidenceError, WrongInput
 from evidence.record import COMPARE, print_json
 from evidence.runs import Group, Run
 from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
-from lm.core.files import write_csv, write_text
 from lm.core.params import parse_yaml
-from lm.tokenizer.load import Tokenizer, load_tokenizer
-from lm.tokens.tokenfile import TokenFile, document_spans, open_tokens
 from tools.compare.answer import Origin, cite, groups_to_extend, summary
 from tools.compare.facts import as_in_yaml
 from tools.compare.record import record
-from tools.compare.report import document_table, report
 from tools.compare.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
-from tools.record.arguments import count, tool_parser
+from tools.record.arguments import tool_parser
 from tools.record.committed import changed_parameters
 from tools.record.lock import read_lock
 from tools.record.parameters import MISSING, Difference, differences, flatten
-from tools.record.paths import PARAMS, PRESETS, SOURCES, TOKENIZER, VALIDATION, VALIDATION_SIDECAR
+from tools.record.paths import PARAMS, PRESETS, SOURCES, VALIDATION_SIDECAR
 from tools.record.revision import WORKSPACE, Revision, experiment_names, is_pattern, matching, unfinished
 from tools.record.run import SEED, Facts, read_runs
-from tools.record.tables import previews
 
-LISTED = 10  # documents in the report
 SHORT = 12  # digits of a commit
 
 
@@ -63,60 +51,19 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="experiments, patterns, git revisions, workspace, or tables"
     )
-    parser.add_argument("--out", type=Path, help="the Markdown file (comparisons/A-vs-B.md, which git ignores)")
-    parser.add_argument(
-        "--documents", type=count, help="print as many documents that changed most (0; 10 of them in the report)"
-    )
     add_options(parser)
     args = parser.parse_args(argv)
     reject_wrong_options(options_of(args))
     args.tables = [Path(name) for name in args.names if Path(name).suffix in SUFFIXES]
-    if args.tables and (args.out or args.documents is not None):
-        raise ParamsError("--out and --documents are for runs of this repository; leave them out with tables")
     return args
 
 
-def find_names(args: argparse.Namespace) -> None:
-    """Replace the patterns among the names by the runs that they stand for, and name the report after them."""
-    args.given = args.names
-    patterns = [name for name in args.names if is_pattern(name)]
-    args.unfinished = unfinished(patterns) if patterns else {}
-    args.names = matching(args.names)
-    # Name the report after them, unless it has a name.
-    if args.out is None:
-        title = "-vs-".join(args.names[:2])
-        if len(args.names) > 2:
-            title += f"-and-{len(args.names) - 2}-more"
-        args.out = Path("comparisons", re.sub(r"[^\w.~-]+", "-", title) + ".md")
-    if args.out.suffix != ".md":
-        raise ParamsError(f"--out is {args.out}; the name must end in .md")
-
-
 def unfinished_sentence(states: dict[str, str]) -> str:
-    """Return which runs are left out because they are not finished; `states`: name → state."""
+    """Return which runs are left out because they are not finished; `states`: name → state. "" for none."""
+    if not states:
+        return ""
     runs = ", ".join(f"{name} ({state})" for name, state in states.items())
-    return f"Not finished, so not compared: {runs}"
-
-
-@contextlib.contextmanager
-def open_validation(revision: Revision) -> Iterator[tuple[TokenFile, Tokenizer]]:
-    """Yield the validation tokens of a revision and their tokenizer."""
-    with tempfile.TemporaryDirectory() as folder:
-        for path in (VALIDATION, VALIDATION_SIDECAR, TOKENIZER):
-            revision.copy(path, f"{folder}/{path.name}")
-        yield open_tokens(f"{folder}/{VALIDATION.name}"), load_tokenizer(f"{folder}/{TOKENIZER.name}")
-
-
-def write_rates(path: Path, groups: list[Group]) -> None:
-    """Write a CSV file with a row for each document: its number, its bytes, and the bits per byte of each group."""
-    sizes = groups[0].runs[0].sizes
-    names = ["document", "utf8_bytes"]
-    columns = [np.arange(len(sizes)).tolist(), sizes.tolist()]
-    for group in groups:
-        names.append(group.name)
-        columns.append((group.values / sizes).tolist())
-    rows = list(zip(*columns, strict=True))
-    write_csv(path, names, rows)
+    return f"Not finished, so not compared: {runs}."
 
 
 def commands_for_more_seeds(sides: list[Group], facts: Mapping[str, Facts], given: list[str]) -> list[str]:
@@ -147,35 +94,6 @@ def commands_for_more_seeds(sides: list[Group], facts: Mapping[str, Facts], give
     if known == seconds:
         duration = f": about {max(1, round(sum(known) / 60))} min of training here, one run after the other"
     return [*commands, f"{START}{duration}", again]
-
-
-def write_files(
-    args: argparse.Namespace,
-    revision: Revision,
-    found: Comparisons,
-    facts: Mapping[str, Facts],
-    commands: list[str],
-    warning: str,
-) -> dict[int, str]:
-    """Write the report and the CSV file; return the position of each listed document → some of its words.
-
-    revision: any of the runs, for the text of the documents. warning: of the runs, "" for none.
-    """
-    num_listed = LISTED if args.documents is None else args.documents
-    listed = sorted({int(i) for each in found.corrected for i in each.most_changed(num_listed)})
-    shown: dict[int, str] = {}
-    if listed:
-        with open_validation(revision) as (tokens, tokenizer):
-            texts = previews(tokens, tokenizer, document_spans(tokens)[listed])
-        shown = dict(zip(listed, texts, strict=True))
-    lines = report(found, facts, shown, num_listed, commands)
-    if args.unfinished:
-        lines.insert(2, f"**{unfinished_sentence(args.unfinished)}.**\n")
-    if warning:
-        lines.insert(2, f"**{warning}.**\n")
-    write_text(args.out, "\n".join([*lines, ""]))
-    write_rates(args.out.with_suffix(".csv"), found.groups)
-    return shown
 
 
 def origin_of(revisions: list[Revision], baseline: str) -> Origin:
@@ -229,37 +147,27 @@ def read_tables_and_runs(args: argparse.Namespace) -> list[Run]:
 
 
 def compare_revisions(args: argparse.Namespace) -> int:
-    """Compare recorded runs; write the report, and print the answer. Return the status of `status_of`."""
-    find_names(args)
-    revisions = [Revision(name) for name in args.names]
+    """Compare recorded runs, and print the answer. Return the status of `status_of`."""
+    patterns = [name for name in args.names if is_pattern(name)]
+    waiting = unfinished(patterns) if patterns else {}
+    names = matching(args.names)
+    revisions = [Revision(name) for name in names]
     runs, facts = read_runs(revisions)
     found = compare(runs, options_of(args))
+    commands = commands_for_more_seeds(groups_to_extend(found), facts, args.names)
 
-    # Write the files.
-    commands = commands_for_more_seeds(groups_to_extend(found), facts, args.given)
-    unrun = unrun_parameters(args.names)
-    words = write_files(args, revisions[0], found, facts, commands, unrun)
-    if unrun:
+    if unrun := unrun_parameters(names):
         print(f"warning: {unrun}", file=sys.stderr)
-    written = f"written: {args.out}, {args.out.with_suffix('.csv').name}"
-
-    # Print.
     if args.json:
         content = record(found, facts)
-        content["unfinished"] = [{"name": name, "state": state} for name, state in args.unfinished.items()]
+        content["unfinished"] = [{"name": name, "state": state} for name, state in waiting.items()]
         content["commands_for_more_seeds"] = commands
-        content["files"] = {"report": args.out, "documents": args.out.with_suffix(".csv")}
         print_json(COMPARE, content)
-        print(written, file=sys.stderr)
     else:
-        waiting = unfinished_sentence(args.unfinished) if args.unfinished else ""
-        lines = summary(found, facts, commands, waiting)
+        lines = summary(found, facts, commands, unfinished_sentence(waiting))
         if args.cite:
-            lines += ["", *cite(found, facts, origin_of(revisions, found.groups[0].runs[0].name)), ""]
-        if args.documents:
-            for comparison in found.corrected:
-                lines += ["", *document_table(comparison, words, args.documents)]
-        print("\n".join([*lines, written]))
+            lines += ["", *cite(found, facts, origin_of(revisions, found.groups[0].runs[0].name))]
+        print("\n".join(lines))
     return status_of(found, args.require)
 
 

@@ -25,15 +25,6 @@ def as_in_yaml(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def what_differs(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Changed]:
-    """Return rows (name, value of A, value of B) of parameters and inputs that differ, as text."""
-    rows = [Changed(row.name, *map(as_in_yaml, row[1:])) for row in different_parameters(a, b, facts)]
-    for path, files, md5, other_md5 in different_inputs(a, b, facts):
-        name = f"{path}: {', '.join(files)}" if files else path
-        rows.append(Changed(name, md5[:10], other_md5[:10]))
-    return rows
-
-
 def different_parameters(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[Changed]:
     """Return rows (name, value of A, value of B); the seed only between two single runs, as a group has several."""
     rows = sorted(differences(facts[a.runs[0].name].params, facts[b.runs[0].name].params))
@@ -60,29 +51,17 @@ def changed_files(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
     return sorted(each.name for each in differences(a, b))
 
 
-def same_until(a: str, b: str, facts: Mapping[str, Facts]) -> str | None:
-    """Say until which validation two runs of equal parameters and data had the same bits, and what differs then.
+def same_until(a: Facts, b: Facts) -> int | None:
+    """Return the step of the last validation until which two runs had the same bits; None if the first one differs.
 
-    Return None for other runs, and without recorded digests of the checkpoints.
+    It is also None without recorded digests of the checkpoints.
     """
-    first = facts[a]
-    other = facts[b]
-    have_digests = all(run.validations and all(row.get(DIGEST) for row in run.validations) for run in (first, other))
-    if not have_digests or first.params != other.params or first.data != other.data:
-        return None
-    until = "different from step 0 on"
-    for x, y in zip(first.validations, other.validations, strict=False):
-        if x != y:
-            losses = f"validation losses {x['val_loss']} and {y['val_loss']}"
-            if x[DIGEST] == y[DIGEST]:
-                cause = "the machine" if first.inputs == other.inputs else "the code"
-                return f"equal weights at step {x['step']} (digest {x[DIGEST]}), other {losses}: {cause} differs"
-            return f"{until}; step {x['step']} has the {losses}, digests {x[DIGEST]} and {y[DIGEST]}"
-        until = f"identical until step {x['step']}"
-    if len(first.validations) == len(other.validations):
-        return "identical"
-    shorter = min(a, b, key=lambda name: len(facts[name].validations))
-    return f"{until}, the last validation of `{shorter}`"
+    last = None
+    for row, other in zip(a.validations, b.validations, strict=False):
+        if row != other or not row.get(DIGEST):
+            break
+        last = int(row["step"])
+    return last
 
 
 def notes_of(comparison: Difference, facts: Mapping[str, Facts]) -> list[Note]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from evidence import record as of_losses
 from evidence.difference import Comparisons
-from tools.compare.facts import different_inputs, different_parameters, notes_of
+from tools.compare.facts import different_inputs, different_parameters, notes_of, same_until
 from tools.record.run import Facts
 
 
@@ -25,6 +25,7 @@ def record(found: Comparisons, facts: Mapping[str, Facts]) -> dict:
             {"path": path, "files": files, "baseline": of_a, "candidate": of_b}
             for path, files, of_a, of_b in different_inputs(a, b, facts)
         ]
+        recorded["same_until"] = same_until(facts[a.runs[0].name], facts[b.runs[0].name])
         recorded["warnings"] = [note._asdict() for note in notes_of(difference, facts)]
     return content
 

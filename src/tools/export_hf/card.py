@@ -4,6 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
+import jinja2
 import yaml
 
 from lm.core.errors import IntegrityError
@@ -12,7 +13,6 @@ from lm.core.git import git
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
 from tools.record import paths
-from tools.record.tables import render
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
 DECIDES = ("*.yaml", "requirements*", "dvc.lock", "metrics", "src")  # what decides a run, and its metrics
@@ -138,3 +138,14 @@ def public_url(url: str) -> str | None:
         return f"https://{match[1]}"
     is_ssh = re.fullmatch(r"(ssh://)?git@[\w.-]+[:/][\w./~-]+", url)
     return url if is_ssh else None
+
+
+def render(template: Path, **values) -> list[str]:
+    """Return the lines of a Jinja2 template filled in; a list is shown as its lines. An unknown name is an error."""
+    environment = jinja2.Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: "\n".join(value) if isinstance(value, list) else value,
+    )
+    return environment.from_string(template.read_text(encoding="utf-8")).render(values).splitlines()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tools.record.tables import NUM_CHARS, previews
+from extras.trace.previews import NUM_CHARS, previews
 
 EOT_ID = 256
 
