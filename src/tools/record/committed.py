@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lm.core.errors import EnvironmentFailure
@@ -23,19 +23,13 @@ from tools.record.parameters import MISSING, Difference, differences, flatten, p
 from tools.record.paths import (
     DATA_METRICS,
     EVAL_METRICS,
-    EVALUATION,
-    LOCK,
     MODEL,
     MODELS,
-    PARAMS,
     PIPELINE,
-    PRESETS,
-    SOURCES,
     TRAIN_METRICS,
 )
 
 PAGE = "docs/reproducibility.md"
-RESULTS = {"train": str(MODELS), "eval": str(EVALUATION)}  # with which a stage writes its metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +43,6 @@ class Changes:
     num_outputs: int = 0
     gpus: Sequence[str] = ()  # that model.json names, if nothing else differs in data/models
     metrics: Sequence[Difference] = ()
-    edited: Sequence[str] = ()  # paths of outputs of the last commit that were edited after its run
     numerics: object = None  # train.numerics of the run in the workspace
 
     @property
@@ -81,8 +74,6 @@ class Changes:
     @property
     def explanation(self) -> str:
         """Return why the bits differ although nothing else does, and where that is explained; "" in other cases."""
-        if self.edited:
-            return f"The last commit contradicts itself: {', '.join(self.edited)} was edited after the run."
         if self.not_compared or self.is_identical or self.parameters or self.inputs:
             return ""
         if self.numerics == "fast":
@@ -105,12 +96,8 @@ def changes_from_commit() -> Changes:
     changed = [each.name for each in differences(committed.hashes("deps"), now.hashes("deps"))]
     inputs = [path for path in changed if path not in outputs_now]
 
-    # An output that differs from the commit, not from its dvc.lock, was edited there.
     outputs_then = committed.hashes("outs")
     outputs = [each.name for each in differences(outputs_then, outputs_now)]
-    unlike_lock = [path for path in files_unlike_head(outputs_now) if path not in outputs]
-    edited = unlike_lock + edited_beside_results(committed, now, outputs)
-    outputs += unlike_lock
 
     # A run on a GPU has the same bits, and its model.json names the GPU.
     gpus: list[str] = []
@@ -127,30 +114,8 @@ def changes_from_commit() -> Changes:
         gpus=gpus,
         num_outputs=len(outputs_now | outputs_then),
         metrics=metric_differences(),
-        edited=edited,
         numerics=now.params.get("train.numerics"),
     )
-
-
-def files_unlike_head(paths: Iterable[str | Path]) -> list[str]:
-    """Return the files among `paths` that the last commit has with another content."""
-    changed = git("diff", "--name-only", "--relative", "HEAD", "--", *map(str, paths)) or ""
-    return changed.splitlines()
-
-
-def edited_beside_results(committed: Lock, now: Lock, different: list[str]) -> list[str]:
-    """Return the outputs among `different` of a stage whose inputs, parameters, and weights or losses are the same.
-
-    A stage writes its metrics and curves together with these, so an edit alone can make them differ.
-    """
-    edited = []
-    for name, result in RESULTS.items():
-        then = committed.stages.get(name, {})
-        here = now.stages.get(name, {})
-        has_same_inputs = all(then.get(kind) == here.get(kind) for kind in ("deps", "params"))
-        if has_same_inputs and result not in different:
-            edited += [out["path"] for out in then.get("outs", ()) if out["path"] in different]
-    return edited
 
 
 def gpus_of(segments: list[dict]) -> list[str]:
@@ -195,7 +160,6 @@ class Stale:
     stages: list[str]  # that never ran, or before their inputs were made again
     parameters: list[Difference]
     files: list[str]  # code, packages and text of the user's own
-    is_committed: bool  # whether the last commit has these parameters, and the dvc.lock of the run
 
     def __bool__(self) -> bool:
         return bool(self.stages or self.parameters or self.files)
@@ -206,15 +170,10 @@ def stale(lock: Lock) -> Stale:
     made = lock.hashes("outs")
     stages = stage_names(PIPELINE.read_text(encoding="utf-8"))
     inputs = {path: md5 for path, md5 in lock.hashes("deps").items() if path not in made}
-    try:
-        is_committed = not files_unlike_head([LOCK, PARAMS, PRESETS, SOURCES])
-    except EnvironmentFailure:  # git cannot read the repository
-        is_committed = False
     return Stale(
         stages=[name for name in stages if name not in lock.stages or name in lock.former_stages],
         parameters=changed_parameters(lock),
         files=changed_code(inputs, below=("",)),
-        is_committed=is_committed,
     )
 
 

@@ -45,10 +45,8 @@ def caveats(changes: Changes, stale: Stale) -> list[str]:
         lines.append(f"Not scored: {stages} did not run on the present inputs yet; run `dvc repro`.")
     if stale.parameters or stale.files:
         lines.append("The results are of the run before these changes. `dvc repro` computes them again.")
-    if stale.parameters and stale.is_committed:
-        lines.append("The last commit contradicts itself: its parameters are not those of its dvc.lock.")
-    elif stale.parameters:
-        lines.append("`make back` undoes the change of parameters.")
+    if stale.parameters:
+        lines.append("`make back` undoes the change of parameters, if it is not committed.")
     if stale.files:
         lines.append("`git restore src` undoes the change of code.")
     if changes.is_identical and not stale.stages and not is_trained_here():
@@ -119,8 +117,6 @@ def next_commands(changes: Changes, stale: Stale) -> list[tuple[str, str]]:
         compare = report
     if changes.parameters or changes.inputs:
         return [compare, ("make back", "go back to the committed run")]
-    if changes.edited:
-        return [("git log -p -1 -- dvc.lock metrics plots", "what the last commit changed"), compare]
     if changes.numerics == "fast":
         return [compare, report]
     return [("make prove", "does this machine give the committed bits?"), compare]
