@@ -38,7 +38,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--seed", type=count, default=1, help="seed of the first sample; each next one adds 1 (1)")
     add("--num_samples", type=count, default=1, help="number of continuations (1)")
     add("--max_new_tokens", type=count, default=256, help="tokens to generate at most (256)")
-    add("--no_cache", action="store_true", help="recompute the whole text for each token")
     return parser.parse_args(argv)
 
 
@@ -83,7 +82,6 @@ def sample_ids(model: Gemma3Model, prompt_ids: list[int], seed: int, eot_id: int
             top_p=args.top_p,
             min_p=args.min_p,
             eot_id=eot_id,
-            use_cache=not args.no_cache,
             generator=torch.Generator().manual_seed(seed),
         )
     except ValueError as error:

@@ -182,20 +182,6 @@ def test_another_tokenizer_is_refused(trained, run, tmp_path):
     assert done.output == ""
 
 
-def test_the_cache_is_used_unless_it_is_not_wanted(run, monkeypatch):
-    settings = []
-
-    def generate_nothing(*_, **given):
-        settings.append(given["use_cache"])
-        return iter([])
-
-    monkeypatch.setattr("tools.generate.generate", generate_nothing)
-    run("x")
-    run("x", "--no_cache")
-
-    assert settings == [True, False]
-
-
 def test_the_number_of_threads_stays_so_that_a_seed_gives_one_text(run, monkeypatch):
     monkeypatch.setattr("lm.exact.threads.set_num_threads", pytest.fail)
 

@@ -58,6 +58,7 @@ def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):
 
 DAMAGED = {
     "an empty line": "",
+    "a conflict of a merge": "<<<<<<< HEAD",
     "a cell too few": LINE.rpartition(",")[0],
     "a cell too many": f"{LINE},1",
     "half a row, as of an interrupted copy": LINE[:70],
@@ -85,10 +86,4 @@ def test_a_line_that_is_not_a_row_is_named(path):
 def test_a_file_without_the_header_is_refused(path, content):
     path.write_bytes(content)
     with pytest.raises(IntegrityError, match=r"line 1 is .*commit,workspace_differs"):
-        read_test_reads(path)
-
-
-def test_a_conflict_of_a_merge_is_named(path):
-    path.write_text(f"{HEADER}\n<<<<<<< HEAD\n{LINE}\n=======\n{LINE}\n>>>>>>> other\n")
-    with pytest.raises(IntegrityError, match=r"line 2 is '<<<<<<< HEAD', a conflict .*; keep the rows of both sides"):
         read_test_reads(path)

@@ -82,7 +82,7 @@ def test_the_published_configuration_is_the_preset(tmp_path):
         ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*; it must be "),
         ("query_pre_attn_scalar", 0, "query_pre_attn_scalar is 0; it must be above 0"),
         ("hidden_size", 642, "not a valid shape of Gemma 3: "),
-        ("num_hidden_layers", "many", "num_hidden_layers is many; it must be from 1 to 10000"),
+        ("num_hidden_layers", "many", "not a valid shape of Gemma 3: "),
     ],
 )
 def test_an_unsupported_configuration_is_refused(tmp_path, name, value, said):

@@ -68,7 +68,6 @@ FIXED = (
 )
 # What a config.json says of the shape, also under the names before transformers 5.
 READ = {*NAMES.values(), *FIXED, "rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern"}
-MAX_LAYERS = 10_000
 
 
 def to_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -140,9 +139,6 @@ def read_config(path: Path) -> ModelConfig:
     content = read_json(path, "name the folder of a model in Hugging Face's format, or download it again")
     if content.get("model_type") != "gemma3_text":
         raise DataError(f"{path}: model_type is {content.get('model_type')!r}; it must be 'gemma3_text'")
-    if content.get("num_hidden_layers") not in range(1, MAX_LAYERS + 1):  # transformers makes a list of them
-        found = content.get("num_hidden_layers")
-        raise DataError(f"{path}: num_hidden_layers is {found}; it must be from 1 to {MAX_LAYERS}")
     try:
         theirs = Gemma3TextConfig(**{name: content[name] for name in content if name in READ})
         ours = shape_of(theirs)
@@ -167,24 +163,19 @@ def shape_of(theirs) -> ModelConfig:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights: those that the index names or, without an index, model.safetensors.
+    """Return the files that hold the weights: model.safetensors or, without it, those that the index names.
 
-    Raise DataError if the folder has neither, or both, of which transformers would read one. Other files are of another
-    model or an older save.
+    transformers chooses in the same way. Raise DataError if the folder has neither, or an adapter.
     """
     for name in ADAPTERS:
         if (folder / name).exists():
             raise DataError(f"{folder / name}: is an adapter, which is not read; merge it into the model")
     index = folder / INDEX
     single = folder / WEIGHTS
-    if index.exists() and single.exists():
-        raise DataError(f"{single}: another save may be in the files that {index} names; delete one of the two")
     if single.exists():
         return [single]
     if not index.exists():
-        others = ", ".join(sorted(path.name for path in folder.glob("*.safetensors")))
-        found = f"only {others}; rename the right one" if others else "and pickled weights are not read"
-        raise DataError(f"{folder}: has neither {WEIGHTS} nor {INDEX}, {found}")
+        raise DataError(f"{folder}: has neither {WEIGHTS} nor {INDEX}, and pickled weights are not read")
 
     # The shards of an index.
     advice = "download it again"
@@ -200,10 +191,9 @@ def weight_files(folder: Path) -> list[Path]:
 def read_weights(folder: Path, paths: list[Path]) -> dict[str, Tensor]:
     """Return the tensors of a folder's safetensors files in float32, under our names.
 
-    Raise DataError, with the name of the tensor, for one that is in two files, not of floats, or not finite.
+    Raise DataError, with the name of the tensor, for one that is not of floats, or not finite.
     """
     weights: dict[str, Tensor] = {}
-    holders: dict[str, Path] = {}
     for path in paths:
         try:
             loaded = safetensors.torch.load_file(path)
@@ -212,13 +202,10 @@ def read_weights(folder: Path, paths: list[Path]) -> dict[str, Tensor]:
         except Exception as error:  # SafetensorError, and others for types that torch does not know
             raise IntegrityError(f"{path}: {error}; download it again") from None
         for name, weight in loaded.items():
-            if name in holders:
-                raise DataError(f"{path}: holds {name}, and so does {holders[name]}; one of them must hold it")
             if weight.dtype not in FLOATS:
                 raise DataError(f"{path}: {name} is of {weight.dtype}; it must be of floats: quantized is not read")
             if not weight.isfinite().all():
                 raise DataError(f"{path}: {name} has values that are not finite; take the weights of an earlier save")
-            holders[name] = path
         weights |= loaded
     try:
         return from_hugging_face(weights)

@@ -12,7 +12,6 @@ from lm.core.files import names_file, write_text
 from lm.core.git import git
 
 TEST_READS = Path("test_reads.csv")
-CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 COMMIT = "([0-9a-f]{40,64})?"
 SHA256 = "([0-9a-f]{64})"
 COUNT = r"([1-9]\d*)"
@@ -62,9 +61,6 @@ def parse_test_reads(text: str, where: str) -> list[HeldOutScore]:
     header = ",".join(HeldOutScore._fields)
     reads = []
     for number, line in enumerate(text.splitlines() or [""], 1):
-        if line.startswith(CONFLICT):
-            remedy = "keep the rows of both sides, delete the lines of signs, and commit the file"
-            raise IntegrityError(f"{where}: line {number} is {line[:100]!r}, a conflict that a merge left; {remedy}")
         row = ROW.fullmatch(line)
         if number > 1 and row:
             reads.append(_from_row(row))
