@@ -1,8 +1,6 @@
 """Every tool refuses wrong arguments with exit code 2 and one sentence, and starts quickly."""
 
-import argparse
 import os
-import re
 import runpy
 import shlex
 import shutil
@@ -93,23 +91,6 @@ def test_a_file_in_the_root_does_not_hide_the_standard_library(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("tool", PROGRAM["TOOLS"])
-def test_a_number_in_brackets_of_the_help_is_the_default(monkeypatch, tool):
-    parsers = []
-
-    def keep(parser, *_):
-        parsers.append(parser)
-        raise SystemExit
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", keep)
-    with pytest.raises(SystemExit):
-        main([tool])
-
-    for action in parsers[0]._actions:
-        for number in re.findall(r"\(([\d.,]+)\)", action.help or ""):
-            assert float(number.replace(",", "")) == action.default, action.option_strings
 
 
 @pytest.mark.parametrize(

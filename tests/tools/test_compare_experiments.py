@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,16 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import evidence.command
-from evidence.runs import Run
 from support import ROOT
 from support.json_documents import check_document, read_document
 from support.refusal import refused
 from support.workspace import Workspace
-from tools.compare import cli
 from tools.compare.cli import main
 from tools.compare.seeds import START
-from tools.record.revision import Revision
-from tools.record.run import Facts, read_runs
 
 
 @pytest.fixture(scope="module")
@@ -113,43 +108,6 @@ def test_json_is_all_that_standard_output_has(workspace, compare):
     p_value = comparison["documents"]["p_value"]
     assert 1000 * p_value >= 1
     assert 2000 * p_value == pytest.approx(round(2000 * p_value))
-
-
-@pytest.fixture
-def two_seeds_of_each_side(monkeypatch):
-    """Made from base and vocab: each document is better in vocab, by less than its seeds differ by."""
-
-    def read(revisions: list[Revision]) -> tuple[list[Run], dict[str, Facts]]:
-        (base, vocab), facts = read_runs(revisions)
-        unequal = np.linspace(1, 1.001, len(base.values))  # otherwise documents would have no spread
-        runs = []
-        for run, seed, losses in (
-            (base, 1, base.values),
-            (base, 2, base.values * 1.02),
-            (vocab, 1, base.values * 0.96 * unequal),
-            (vocab, 2, base.values * 0.99 * unequal),
-        ):
-            name = f"{run.name}{seed}"
-            runs.append(replace(run, name=name, seed=seed, values=losses))
-            facts[name] = facts[run.name]
-        return runs, facts
-
-    monkeypatch.setattr(cli, "read_runs", read)
-
-
-@pytest.mark.parametrize(("confidence", "status", "said"), [("0.95", 1, "not shown"), ("0.5", 0, "better")])
-def test_the_confidence_decides_the_verdict_the_status_and_the_commands(
-    compare, two_seeds_of_each_side, confidence, status, said
-):
-    done = compare("base", "vocab", "--json", "--require", "better", "--confidence", confidence)
-
-    document = read_document(done.output)
-    (comparison,) = document["comparisons"]
-    assert done.status == status
-    assert ("not better than base1…base2: vocab1…vocab2 (not shown)" in done.errors) == (status == 1)
-    assert comparison["documents"]["verdict"] == "better"
-    assert comparison["verdict"] == comparison["seeds"]["verdict"] == said
-    assert (document["commands_for_more_seeds"] == []) == (said == "better")
 
 
 def test_a_run_equals_its_copy_in_the_workspace(compare):

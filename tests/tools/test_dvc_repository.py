@@ -12,7 +12,7 @@ from support.git import git
 from support.refusal import refused
 from tools.compare import cli as compare
 from tools.record.lock import md5_of, read_committed_lock, read_lock
-from tools.record.revision import WORKSPACE, Revision, experiment_names, explain_failures, find_commit
+from tools.record.revision import WORKSPACE, Revision, explain_failures, find_commit
 from tools.verify import cli as verify
 
 
@@ -112,14 +112,6 @@ def test_each_state_has_the_stages_of_its_own_dvc_yaml(project):
     assert list(read_lock().stages) == []
 
 
-def test_what_dvc_keeps_for_running_experiments_is_not_an_experiment(project):
-    head = git("rev-parse", "HEAD")
-    for reference in ("refs/exps/exec/EXEC_HEAD", "refs/exps/celery/stash", f"refs/exps/{head[:2]}/{head[2:]}/mine"):
-        git("update-ref", reference, head)
-
-    assert experiment_names() == ["mine"]
-
-
 def test_a_project_in_a_subfolder_of_a_repository_has_its_files(project, monkeypatch):
     """In Git, and by DVC's file system; the folder above has files of the same names."""
     outer = Path.cwd() / "outer"
@@ -161,15 +153,3 @@ def test_a_name_of_an_experiment_and_of_a_revision_is_the_experiment_or_refused_
         Revision(digits)
 
     assert str(find_commit("same").id) == head
-
-
-def test_files_of_code_are_known_if_they_are_those_of_the_run(project):
-    Path("code").mkdir()
-    Path("code/a.py").write_text("a = 1\n")
-    dep = {"path": "code", "hash": "md5", "md5": md5_of(Path("code"))}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"x": {"cmd": "x", "deps": [dep]}}}))
-    of_the_run = Revision(WORKSPACE).files_of("code")
-    Path("code/a.py").write_text("a = 2\n")
-
-    assert list(of_the_run) == ["a.py"]
-    assert Revision(WORKSPACE).files_of("code") == {}

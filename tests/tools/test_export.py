@@ -177,16 +177,6 @@ def test_a_round_trip_restores_the_files_and_the_record_of_the_best_weights(expo
     assert model.config == exported.model.config
 
 
-def test_an_import_never_overwrites(exported, tmp_path, capsys):
-    models = shutil.copytree(exported.folder / "models", tmp_path / "models")
-    before = files_below(models)
-
-    status = call("--from", exported.path, models)
-
-    refused(status, capsys.readouterr().err, 2, "name another folder")
-    assert files_below(models) == before
-
-
 def replace_tokenizer(folder: Path) -> None:
     shutil.rmtree(folder / "tokenizer")
     write_bpe(folder / "tokenizer", seed=4)

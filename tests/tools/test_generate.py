@@ -180,11 +180,3 @@ def test_another_tokenizer_is_refused(trained, run, tmp_path):
     of_the_training = trained.tokenizer.sha256[:12]
     refused(done.status, done.errors, 4, of_the_training, other.sha256[:12], str(tmp_path / "other"))
     assert done.output == ""
-
-
-def test_the_number_of_threads_stays_so_that_a_seed_gives_one_text(run, monkeypatch):
-    monkeypatch.setattr("lm.exact.threads.set_num_threads", pytest.fail)
-
-    done = run("x", "--num_samples", 2, "--max_new_tokens", 3)
-
-    assert done.status == 0

@@ -5,7 +5,7 @@ import pytest
 from lm.core.errors import IntegrityError
 from support.git import git
 from tools.record import held_out
-from tools.record.held_out import parse_test_reads, read_test_reads, write_test_reads
+from tools.record.held_out import read_test_reads, write_test_reads
 
 HEADER = ",".join(held_out.HeldOutScore._fields)
 READ = held_out.HeldOutScore(
@@ -32,14 +32,6 @@ def test_rows_are_read_as_they_were_written(path):
     write_test_reads(path, [READ, OTHER])
     assert path.read_text() == f"{HEADER}\n{LINE}\n,no,{'c' * 64},{'b' * 64},128,1,1.352741386947632,,\n"
     assert read_test_reads(path) == [READ, OTHER]
-
-
-def test_without_a_file_there_is_no_look(path):
-    assert read_test_reads(path) == []
-
-
-def test_line_ends_of_another_system_do_not_matter():
-    assert parse_test_reads(f"{HEADER}\r\n{LINE}\r\n", "x") == [READ]
 
 
 def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):

@@ -147,11 +147,6 @@ def test_the_padding_id_is_for_generation_alone(written, config):
         assert content["bos_token_id"] == content["eos_token_id"] == EOT_ID
 
 
-def test_a_written_model_is_of_float32_and_has_no_head_of_its_own(config):
-    assert config["dtype"] == "float32"
-    assert config["tie_word_embeddings"] is True
-
-
 # The head.
 
 

@@ -27,7 +27,7 @@ from lm.core.params import read_yaml
 from support import ROOT
 from support.refusal import refused
 from support.workspace import Workspace
-from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, files_outside_git, main, reject_incomparable
+from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, files_outside_git, main
 from tools.judge.run import (
     OF_A_SEED,
     OF_ALL_SEEDS,
@@ -106,13 +106,6 @@ def test_code_that_trains_may_change(workspace):
     reject_changed(base, commit_of_workspace(DECIDES_NOTHING), MAY_CHANGE, SCORES)
 
 
-def test_pages_and_tests_decide_no_run(workspace, capsys):
-    for path in ("README.md", "docs/data.md", "tests/conftest.py", "metrics/eval.json"):
-        (workspace.folder / path).write_text("changed\n")
-
-    refused(main(["HEAD"]), capsys.readouterr().err, 2, "nothing differs from")
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -133,10 +126,6 @@ def test_parameters_that_are_no_gain_of_training_are_refused(workspace, capsys, 
     document = json.loads(printed.out)
     assert (document["answer"], document["exit_status"]) == ("none", 2)
     assert said in document["reason"]
-
-
-def test_another_length_counts_if_it_is_asked_for():
-    reject_incomparable({"train.max_tokens": 1}, {"train.max_tokens": 2}, any_budget=True)
 
 
 def test_variables_of_a_hook_are_those_that_the_rest_of_the_project_knows():

@@ -23,15 +23,6 @@ def test_help_is_printed_on_a_terminal_that_lacks_characters():
     assert b"check_parameters" in done.stdout
 
 
-def test_help_ends_quietly_with_its_reader():
-    first_line = f"'{sys.executable}' src --help | head -1"
-
-    done = subprocess.run(["bash", "-c", first_line], cwd=ROOT, capture_output=True)
-
-    assert done.stdout.startswith(b"usage: python src TOOL")
-    assert done.stderr == b""
-
-
 def test_the_status_of_a_bug_is_no_answer(monkeypatch, capsys):
     """1 is an answer of `compare --require` and of `judge`."""
     main = runpy.run_path(str(ROOT / "src" / "__main__.py"))["main"]

@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,6 @@ import pytest
 import yaml
 
 from lm.core.errors import IntegrityError
-from lm.core.files import write_json
 from tools.record.held_out import HeldOutScore, write_test_reads
 from tools.record.revision import Revision
 from tools.record.run import read_run, read_runs, reject_other_text
@@ -95,17 +93,6 @@ def test_a_run_is_read_from_its_files():
     assert facts.inputs == {"data/raw": "2", "src/train.py": "3"}
 
 
-def test_the_time_of_a_run_is_that_of_its_training_on_this_machine(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    _, before = read_run(MadeUpRevision("a", "12", LOSSES))
-    for fingerprint, seconds in (("aa", 1.0), ("ab", 2.0)):
-        write_json(Path(".runs", fingerprint, "timing.json"), {"train_seconds": seconds})
-
-    assert before.train_seconds is None
-    _, after = read_run(MadeUpRevision("a", "12", LOSSES))
-    assert after.train_seconds == 2.0
-
-
 def test_a_run_that_was_not_evaluated_again_is_refused():
     """The losses in the folder are those of the former model."""
     trained_again = STAGES | {"train": STAGES["train"] | {"outs": [{"path": "data/models", "md5": "9"}]}}
@@ -151,18 +138,6 @@ def test_runs_on_other_documents_are_refused():
     with pytest.raises(IntegrityError, match="different documents"):
         reject_other_text(MadeUpRevision("a", None), MadeUpRevision("b", None))
     reject_other_text(a, MadeUpRevision("b of another source", "12"))
-
-
-def test_other_text_is_refused_before_a_run_is_read():
-    """These revisions have no losses, and fail when they are read."""
-    revisions = [
-        MadeUpRevision("a", "12"),
-        MadeUpRevision("same", "12"),
-        MadeUpRevision("other", "1"),
-    ]
-
-    with pytest.raises(IntegrityError, match="a and other were evaluated on different documents"):
-        read_runs(revisions)
 
 
 @pytest.mark.parametrize(

@@ -141,15 +141,6 @@ def test_its_weights_are_written(run, capsys):
     assert not {"training", "last"} & record.keys()
 
 
-def test_an_interval_without_a_named_end_is_compared_and_changes_no_file(run):
-    remove(Checkpoint(run, 15))
-    before = files_below(Path())
-
-    assert call(start=10) == ["Steps 10 to 15 have the recorded bits. Not shown: the weights."]
-
-    assert files_below(Path()) == before
-
-
 def test_a_stored_checkpoint_needs_no_training_if_one_begins_there(run, capsys):
     shown = call(end=10, start=10, weights=Path("data/early"))
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
@@ -236,17 +235,6 @@ def test_a_model_of_other_tokens_or_of_another_tokenizer_is_refused(run, capsys,
     change_json(record, **values)
 
     refuse(capsys, 4, "model.json: trained with ", found)
-
-
-def test_code_that_changed_since_the_training_is_warned_of(run, capsys):
-    """dvc.lock has another hash of the model's code than the folder."""
-    train = {"cmd": "", "deps": [{"path": "src/lm/model", "hash": "md5", "md5": "0" * 32 + ".dir"}]}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"train": train}}))
-
-    status = tool.main([])
-
-    assert status == 0
-    assert "changed since data/models was trained" in capsys.readouterr().err
 
 
 def test_a_missing_model_is_refused(run, capsys):

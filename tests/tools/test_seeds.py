@@ -50,10 +50,6 @@ def test_new_experiments_have_a_name_that_none_has_yet():
     assert free_name("base", ["base-seeds", "base-seeds2-1"]) == "base-seeds3"
 
 
-def test_a_run_with_the_values_of_the_files_needs_none(params):
-    assert settings_of(params) == []
-
-
 def test_the_values_that_differ_from_the_files_are_given_without_the_seed(params):
     changed = {
         "train.peak_lr": 1e-5,
