@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
-
 from lm.core.errors import EnvironmentFailure
 
 BITS = Path(__file__).resolve().parents[3] / "requirements" / "bits.txt"
@@ -17,10 +15,7 @@ OTHERS = ("matplotlib", "dvc")  # that draw a result and run the stages
 
 
 def processor() -> str:
-    """Return the name of the processor, with family and model where Linux tells them: "AMD EPYC" is several.
-
-    An emulated one is named with the processor below it.
-    """
+    """Return the name of the processor, with family and model where Linux tells them: "AMD EPYC" is several."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -28,28 +23,7 @@ def processor() -> str:
     found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = found.get("model name", platform.machine())
     numbers = [f"{word} {found[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in found]
-    if numbers:
-        name = f"{name} ({', '.join(numbers)})"
-    emulated = emulated_processor(found)
-    return f"{emulated}, emulated on {name}" if emulated else name
-
-
-def emulated_processor(cpuinfo: dict[str, str]) -> str | None:
-    """Return the name of the processor that QEMU emulates for this process, None if it runs on the machine's own.
-
-    Linux tells each process of the machine's own processor; an emulated one differs from it in what LLVM finds.
-    """
-    machine = platform.machine()
-    is_x86 = machine in ("x86_64", "AMD64")
-    if "vendor_id" in cpuinfo and not is_x86:
-        return machine
-    if not is_x86:
-        return None
-
-    flags = cpuinfo.get("flags", "").split()
-    features = get_host_cpu_features()
-    lacking = [name for name in ("avx", "avx2", "avx512f") if name in flags and not features.get(name)]
-    return get_host_cpu_name() if lacking else None
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def versions() -> dict[str, str]:
