@@ -1,6 +1,6 @@
 """Measure how often the 95 % intervals of `compare` contain the truth, and how often p is small without a difference.
 
-    PYTHONPATH=src python benchmarks/quality/interval_coverage.py   # some minutes; writes results/interval_coverage.json
+    PYTHONPATH=src python benchmarks/quality/interval_coverage.py  # writes results/interval_coverage.json
 
 Documents: each trial draws documents from a known population and tests its true value. Populations: the 96 pairs of
 benchmarks/results/optimizers.csv, drawn with replacement; log-normal sizes like those of the pairs, with a difference

@@ -140,10 +140,6 @@ class Difference(NamedTuple):
         is_higher = found.value > 0
         return BETTER if is_higher == self.measure.is_higher_better else WORSE
 
-    def most_changed(self, count: int) -> np.ndarray:
-        """Return the positions of the documents that changed most, in either direction, first."""
-        return np.argsort(-np.abs(self.changes), kind="stable")[:count]
-
 
 def difference(a: Group, b: Group, options: Options) -> Difference:
     """Return the difference between the common seeds of two groups, or between all of their runs."""

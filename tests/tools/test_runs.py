@@ -2,7 +2,6 @@
 
 import pytest
 
-from evidence.difference import Options, difference
 from evidence.runs import Group
 from support.made_up_runs import facts_of, run
 from tools.compare.facts import different_inputs, different_parameters, same_until
@@ -29,17 +28,6 @@ def test_the_seed_differs_only_between_single_runs():
 
     assert of_single_runs == [("train.seed", 1, 2)]
     assert of_two_and_one == []
-
-
-def test_the_documents_that_changed_most_come_first_whatever_the_direction():
-    a = run("a")
-    b = run("b", params=WIDER)
-    b.values[7] += 3000
-    b.values[3] -= 5000
-
-    found = difference(Group("a", [a], []), Group("b", [b], []), Options())
-
-    assert found.most_changed(2).tolist() == [3, 7]
 
 
 # Until which step two runs had the same bits.
