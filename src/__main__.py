@@ -5,7 +5,6 @@ import difflib
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType
 
 import lm.core.environment  # noqa: F401 - before a tool loads torch
 
@@ -96,10 +95,9 @@ def main(argv: list[str]) -> int:
         print(f"error: {Path.cwd().relative_to(ROOT)} is a subfolder; run the command in {ROOT}", file=sys.stderr)
         return 2
 
-    # Only `extras` is imported from the root: another file there, such as queue.py, would hide the standard library's.
-    extras = ModuleType("extras")
-    extras.__path__ = [str(ROOT / "extras")]
-    sys.modules.setdefault("extras", extras)
+    # For `import extras.…`, also by processes that a tool starts; behind the standard library, which a file in the root
+    # such as queue.py would hide.
+    sys.path.append(str(ROOT))
     try:
         tool = import_module(TOOLS[argv[0]])
     except EnvironmentFailure as error:
