@@ -13,7 +13,6 @@ from support.refusal import refused
 from tools.compare import cli as compare
 from tools.record.lock import md5_of, read_committed_lock, read_lock
 from tools.record.revision import WORKSPACE, Revision, explain_failures, find_commit
-from tools.verify import cli as verify
 
 
 @pytest.fixture
@@ -35,8 +34,9 @@ def project(tmp_path, monkeypatch) -> Path:
 
 def test_a_downloaded_folder_without_git_is_named(project, capsys):
     shutil.rmtree(".git")
-    for main, arguments in ((compare.main, ["HEAD", "workspace"]), (verify.main, [])):
-        refused(main(arguments), capsys.readouterr().err, 2, "this folder has no .git", "`git init && git add -A")
+    status = compare.main(["HEAD", "workspace"])
+
+    refused(status, capsys.readouterr().err, 2, "this folder has no .git", "`git init && git add -A")
 
 
 def test_a_folder_outside_the_project_is_named(tmp_path, monkeypatch, capsys):

@@ -32,8 +32,7 @@ def describe(changes: Changes, stale: Stale) -> list[str]:
         if rows:
             lines += [title, *listed(rows)]
     lines += caveats(changes, stale)
-    if not stale.stages:
-        lines.append(score_sentence())
+    lines.append(score_sentence(score(stale)))
     return [line for line in lines if line]
 
 
@@ -60,8 +59,10 @@ def is_trained_here() -> bool:
     return bool(read_timing(read_json(MODEL)))
 
 
-def score() -> dict:
-    """Return the loss of the evaluation, its standard error, and the number of documents."""
+def score(stale: Stale) -> dict | None:
+    """Return the loss of the evaluation, its standard error and the number of documents; None if it has to run yet."""
+    if stale.stages or not EVALUATION_DETAILS.exists():
+        return None
     metrics = read_json(EVAL_METRICS)
     return {
         "bits_per_byte": metrics["bits_per_byte"],
@@ -70,9 +71,10 @@ def score() -> dict:
     }
 
 
-def score_sentence() -> str:
-    """Return the score in words: "1.353 bits per byte (± 0.040 over 97 documents)"."""
-    found = score()
+def score_sentence(found: dict | None) -> str:
+    """Return the score in words: "1.353 bits per byte (± 0.040 over 97 documents)"; "" without one."""
+    if found is None:
+        return ""
     loss = f"{found['bits_per_byte']:.3f} bits per byte"
     if found["standard_error"] is None:
         return loss
@@ -163,7 +165,7 @@ def record(changes: Changes, stale: Stale) -> dict:
         "changed_parameters": as_records(stale.parameters),
         "changed_files": stale.files,
         "trained_here": MODEL.exists() and is_trained_here(),
-        "score": None if stale.stages else score(),
+        "score": score(stale),
         "next": [{"command": command, "purpose": purpose} for command, purpose in commands],
     }
 
