@@ -21,4 +21,4 @@ EVALUATION_DETAILS = EVALUATION / "details.json"
 DOCUMENT_LOSSES = EVALUATION / "document_losses.parquet"
 SAMPLES = EVALUATION / "samples.json"
 DATA_METRICS, TRAIN_METRICS, EVAL_METRICS = (METRICS / f"{name}.json" for name in ("data", "train", "eval"))
-GOLDEN = METRICS / "golden_bits.json"  # the bits that `prove` compares, and the processors that had them
+GOLDEN = METRICS / "golden_bits.json"  # the bits that `verify --processor` compares, and the processors that had them
