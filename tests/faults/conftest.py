@@ -41,7 +41,5 @@ def undisturbed(template):
 @pytest.fixture
 def workspace(template, undisturbed):
     """The working directory: the small copy as it was for `undisturbed`, before any run."""
-    for name in ("held", "go"):
-        (template.folder / name).unlink(missing_ok=True)
     with fresh_training(template):
         yield template

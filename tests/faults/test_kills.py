@@ -8,8 +8,8 @@ import os
 import resource
 import shutil
 import signal
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import psutil
@@ -275,16 +275,24 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(workspace, un
     check_rerun(undisturbed, "resumed at step 2 ")
 
 
-def fail_in_a_thread_and_rest(step: int) -> None:
-    """A sabotage: a thread cannot write the checkpoint of this step, and has the time of two steps to find that out."""
+def fail_in_a_thread(step: int) -> None:
+    """A sabotage: a thread cannot write the checkpoint of this step, and has found that out two steps later."""
+    submit = ThreadPoolExecutor.submit
+    writing = []
+
+    def noted(*given):
+        writing.append(submit(*given))
+        return writing[-1]
+
+    ThreadPoolExecutor.submit = noted
     beside_training(in_state, step, limit_files, 4096)
-    at_step(step + 2, lambda: time.sleep(3))
+    at_step(step + 2, lambda: wait(writing))
 
 
 def test_a_run_does_not_go_on_after_a_checkpoint_that_a_thread_cannot_write(workspace):
     set_runtime(checkpoint_every_s=3600, keep_checkpoints=1)  # so that none is written after step 4
 
-    ended = run_stage(fail_in_a_thread_and_rest, 4)
+    ended = run_stage(fail_in_a_thread, 4)
 
     refused(ended.code, ended.err, 5, "checkpoint-000000004.pt: ", "free some space")
     rows = Path("plots/validation.csv").read_text().splitlines()[1:]
@@ -383,7 +391,7 @@ def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed, waits_
     wait_for(lambda: "send the signal again" in stage.err)
     if waits_for == "the thread":
         Path("go").touch()
-        time.sleep(1)  # by now it waits for the thread
+        wait_for(Path("writing").exists)
 
     os.kill(stage.process.pid, signal.SIGINT)
     ended = stage.end()

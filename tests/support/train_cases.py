@@ -124,9 +124,11 @@ def set_runtime(**values) -> None:
 
 
 def clear() -> None:
-    """Delete everything that runs have made."""
+    """Delete everything that runs and sabotages have made."""
     for name in (".runs", "data/models", "metrics", "plots"):
         shutil.rmtree(name, ignore_errors=True)
+    for name in ("held", "writing", "go"):
+        Path(name).unlink(missing_ok=True)
 
 
 def results() -> dict[str, bytes]:
@@ -294,10 +296,11 @@ def beside_training(sabotage: Callable | None = None, *arguments) -> None:
 
 
 def write_slowly(seconds: float, sabotage: Callable, *arguments) -> None:
-    """A sabotage: it takes longer to write a checkpoint; then run another one."""
+    """A sabotage: it takes longer to write a checkpoint, which begins with the file `writing`; then run another one."""
     save = checkpoints.save_checkpoint
 
     def slower(*given):
+        Path("writing").touch()
         time.sleep(seconds)
         save(*given)
 
