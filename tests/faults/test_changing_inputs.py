@@ -10,7 +10,7 @@ import pytest
 import train as train_stage
 from lm.train.ranks import SINGLE_PROCESS
 from support import ROOT
-from support.process import CAP_S, started, wait_for
+from support.process import CAP_S, hold_at, started, wait_for
 from support.refusal import refused
 from support.stages import change_params, module_and_arguments, outputs_of, run_here, work_in_copy
 from support.workspace import Workspace
@@ -91,33 +91,16 @@ def test_no_run_is_named_by_code_that_does_not_run(folder, monkeypatch, capsys, 
 
 # With DVC.
 
-HOLD = """
-    Path("{folder}/.held.tmp").touch()
-    while not Path("{folder}/.go.tmp").exists():
-        time.sleep(0.01)
-
-    # Write the results,"""
-
-
-@pytest.fixture
-def holding(committed) -> Workspace:
-    """The finished project, committed, whose training waits at its end for a file."""
-    path = committed.folder / "src/train.py"
-    before, after = path.read_text().split("\n    # Write the results,")
-    path.write_text(before + HOLD.format(folder=committed.folder) + after)
-    committed.commit("hold")
-    return committed
-
-
 def run_and_edit(workspace: Workspace, names: list[str], *options: str) -> subprocess.CompletedProcess:
-    """Run an experiment with another seed; edit the workspace while it trains."""
+    """Run an experiment with another seed; edit the workspace before its last checkpoint is saved."""
     command = ["dvc", "exp", "run", "-n", "tried", "-S", "train.seed=3", *options]
+    environment = workspace.environment | hold_at("*/checkpoint-000000020.json", workspace.folder / ".dvc/tmp")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = started(*command, env=workspace.environment, text=True, **pipes)
-    wait_for(lambda: Path(".held.tmp").exists() or process.poll() is not None)
+    process = started(*command, env=environment, text=True, **pipes)
+    wait_for(lambda: Path(".dvc/tmp/held").exists() or process.poll() is not None)
     for name in names:
         edit(name)
-    Path(".go.tmp").touch()
+    Path(".dvc/tmp/go").touch()
     out, err = process.communicate(timeout=CAP_S)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
@@ -128,28 +111,29 @@ def recorded(workspace: Workspace) -> tuple:
     return Path("dvc.lock").read_text(), workspace.run("dvc", "exp", "list", "--name-only").stdout, runs
 
 
-def test_an_experiment_edited_while_it_trains_is_not_recorded_and_its_training_is_not_lost(holding):
-    before = recorded(holding)
+@pytest.mark.slow
+def test_an_experiment_edited_while_it_trains_is_not_recorded_and_its_training_is_not_lost(committed):
+    before = recorded(committed)
 
-    failed = run_and_edit(holding, ["train.peak_lr", CODE])
+    failed = run_and_edit(committed, ["train.peak_lr", CODE])
 
     assert "exited with 4" in failed.stderr
     assert "error: params.yaml: train.peak_lr was 0.01 and is 400 (and 1 more)" in failed.stderr
-    assert recorded(holding) == before
+    assert recorded(committed) == before
 
     # The inputs are restored.
-    holding.run("git", "restore", "params.yaml", CODE)
-    again = holding.run("dvc", "exp", "run", "-n", "tried", "-S", "train.seed=3")
+    committed.run("git", "restore", "params.yaml", CODE)
+    again = committed.run("dvc", "exp", "run", "-n", "tried", "-S", "train.seed=3")
     assert "nothing is trained" in again.stdout
-    assert "tried" in recorded(holding)[1]
+    assert "tried" in recorded(committed)[1]
 
 
 @pytest.mark.slow
-def test_an_experiment_in_a_copy_is_not_touched_by_edits_of_the_workspace(holding):
-    done = run_and_edit(holding, ["train.peak_lr", CODE], "--temp")
+def test_an_experiment_in_a_copy_is_not_touched_by_edits_of_the_workspace(committed):
+    done = run_and_edit(committed, ["train.peak_lr", CODE], "--temp")
 
     assert done.returncode == 0, done.stderr
-    commit = holding.run("git", "for-each-ref", "--format=%(objectname)", "refs/exps/**/tried").stdout.strip()
-    lock = holding.run("git", "show", f"{commit}:dvc.lock").stdout
+    commit = committed.run("git", "for-each-ref", "--format=%(objectname)", "refs/exps/**/tried").stdout.strip()
+    lock = committed.run("git", "show", f"{commit}:dvc.lock").stdout
     assert "seed: 3" in lock
     assert "peak_lr: 0.01" in lock

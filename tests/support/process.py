@@ -9,12 +9,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 # The one time limit of all waits, against hanging: an event ends each of them. pytest's own limit is longer.
 CAP_S = 600
+HELD = Path(__file__).with_name("held")  # its sitecustomize.py holds programs
 # What is to be done at the end of the test.
 AT_END = contextlib.ExitStack()
 
@@ -32,6 +34,16 @@ def started(*command, **options) -> subprocess.Popen:
     AT_END.callback(process.wait, CAP_S)
     AT_END.callback(end_group, process.pid)
     return process
+
+
+def hold_at(pattern: str, folder: Path) -> dict[str, str]:
+    """Return the environment of programs that are held before they rename a file to a path that matches the pattern.
+
+    The program then makes the file `held` in `folder`, and waits for the file `go` there.
+    """
+    for name in ("held", "go"):
+        (folder / name).unlink(missing_ok=True)
+    return {"PYTHONPATH": str(HELD), "HOLD_AT": pattern, "HOLD_IN": str(folder)}
 
 
 def end_group(leader: int) -> None:
