@@ -16,6 +16,7 @@ from evidence.record import COMPARE, plain, record
 from evidence.table import read_tables
 from support import ROOT
 from support.json_documents import check_document, documented_of_tables, read_document
+from support.process import CAP_S, started
 
 NUM_DOCUMENTS = 40
 
@@ -154,10 +155,10 @@ def test_the_options_are_those_of_the_comparison(tables, capsys):
 def test_a_reader_that_ends_early_ends_the_command_quietly(tables):
     command = [sys.executable, "-m", "evidence", "compare", "base.csv", "wider.csv", "--json"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = started(*command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
 
-    _, stderr = process.communicate()
+    _, stderr = process.communicate(timeout=CAP_S)
 
     assert (process.returncode, stderr) == (141, b"")
 

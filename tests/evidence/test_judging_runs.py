@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from evidence.judge.commits import own_folder, read_commit
 from evidence.judge.judgements import columns
 from evidence.judge.night import only_judge
 from support import ROOT
+from support.process import CAP_S, started, wait_for
 
 TRAINER = """
 import os
@@ -356,16 +356,15 @@ def test_a_program_reads_what_is_no_judgement(night, capsys):
 
 
 def test_a_judge_that_is_asked_to_end_ends_the_run_with_all_that_it_started(night, tmp_path):
-    started = tmp_path.with_name(f"{tmp_path.name}-started")
-    runner = f"sh -c 'sleep 60 & echo $! > {started}; wait'"
-    process = subprocess.Popen([*EVIDENCE, "judge", "HEAD~1", "--run", runner], env=ENVIRONMENT)
-    while not (started.exists() and started.read_text().strip()):
-        time.sleep(0.02)
+    child = tmp_path.with_name(f"{tmp_path.name}-child")
+    runner = f"sh -c 'sleep {CAP_S} & echo $! > {child}.tmp; mv {child}.tmp {child}; wait'"
+    process = started(*EVIDENCE, "judge", "HEAD~1", "--run", runner, env=ENVIRONMENT)
+    wait_for(child.exists)
 
     process.terminate()
 
-    assert process.wait(timeout=20) == 143
-    assert not is_running(int(started.read_text()))
+    assert process.wait(CAP_S) == 143
+    wait_for(lambda: not is_running(int(child.read_text())))
     assert "evidence" not in git("worktree", "list")
 
 
