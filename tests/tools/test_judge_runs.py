@@ -7,10 +7,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +25,7 @@ from lm.core.files import write_json
 from lm.core.git import OF_A_HOOK
 from lm.core.params import read_yaml
 from support import ROOT
+from support.process import CAP_S, started, wait_for
 from support.refusal import refused
 from support.workspace import Workspace
 from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, files_outside_git, main
@@ -313,15 +314,14 @@ def test_a_night_of_real_runs(tmp_path):
     command = [sys.executable, "src", "judge", "HEAD", "--seeds", "2", "--json"]
 
     # Stop the first call after its first seed.
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=workspace.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = started(*command, cwd=tmp_path, env=workspace.environment, text=True, **pipes)
     for line in process.stderr:
         if "with seed 2" in line:
             break
-    time.sleep(2)
+    wait_for(psutil.Process(process.pid).children)
     process.send_signal(signal.SIGTERM)
-    output, error = process.communicate(timeout=30)
+    output, error = process.communicate(timeout=CAP_S)
     assert process.returncode == 128 + signal.SIGTERM
     assert output == ""
     assert "Traceback" not in error
