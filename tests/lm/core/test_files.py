@@ -24,7 +24,7 @@ from lm.core.files import (
 )
 from lm.core.params import read_yaml
 from support import ROOT
-from support.process import CAP_S
+from support.process import CAP_S, started
 
 
 @pytest.fixture
@@ -205,10 +205,9 @@ def holder(tmp_path):
     command = [sys.executable, "-c", HOLD, tmp_path / "out"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        yield process
-        process.kill()
+    process = started(*command, env=environment, stdin=pipe, stdout=pipe, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
 
 
 def test_a_second_writer_gets_the_id_of_the_first(tmp_path, holder):

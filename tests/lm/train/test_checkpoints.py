@@ -23,6 +23,7 @@ from lm.train.checkpoints import (
     save_checkpoint,
     staying_steps,
 )
+from support.process import CAP_S
 
 GPU = torch.device("cuda")  # beside which a thread writes
 
@@ -76,7 +77,7 @@ def held_writes(monkeypatch):
 
     def wait_and_save(run, step, state, staying):
         held.begun.append(step)
-        assert held.go.wait(20)
+        assert held.go.wait(CAP_S)
         save(run, step, state, staying)
 
     monkeypatch.setattr(checkpoints, "save_checkpoint", wait_and_save)

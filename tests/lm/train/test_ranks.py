@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +26,8 @@ from lm.train.preflight import reject_unequal_rows
 from lm.train.ranks import World
 from lm.train.state import digest_of, named_tensors
 from lm.train.stop import stop_signals
-from support.rank_cases import CAP_S, record_batches, run_ranks, stop_at
+from support.process import CAP_S, started
+from support.rank_cases import record_batches, run_ranks, stop_at
 from support.train_cases import (
     ARGUMENTS,
     Ended,
@@ -240,13 +240,9 @@ def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     meeting_point = ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{store.port}", "--rdzv-conf=is_host=false"]
     command = [*torchrun, *meeting_point, "src/train.py", *ARGUMENTS]
 
-    hosts = [subprocess.Popen(command, env=workspace.environment) for _ in range(2)]
-    try:
-        assert [host.wait(CAP_S) for host in hosts] == [0, 0]
-    finally:
-        for host in hosts:
-            host.terminate()
+    hosts = [started(*command, env=workspace.environment) for _ in range(2)]
 
+    assert [host.wait(CAP_S) for host in hosts] == [0, 0]
     assert_close(read_curves(), alone.curves)
     assert publish()["segments"][0]["ranks"] == 2
 

@@ -13,6 +13,7 @@ from lm.text.parts import Part
 from lm.text.slices import Slice
 from support import ROOT
 from support.loopback_hub import LoopbackHub, git_sha1, parquet_bytes
+from support.process import CAP_S
 from support.refusal import files_below
 
 A = "a" * 40
@@ -59,7 +60,7 @@ def run(hub, home, *steps) -> list[dict]:
         input=json.dumps(steps),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=CAP_S,
     )
     assert done.returncode == 0, done.stderr
     *answers, heavy_imports = [json.loads(line) for line in done.stdout.splitlines()]
