@@ -91,13 +91,15 @@ def test_no_run_is_named_by_code_that_does_not_run(folder, monkeypatch, capsys, 
 
 # With DVC.
 
+
 def run_and_edit(workspace: Workspace, names: list[str], *options: str) -> subprocess.CompletedProcess:
-    """Run an experiment with another seed; edit the workspace before its last checkpoint is saved."""
+    """Run an experiment with another seed; edit the workspace before a checkpoint is saved."""
     command = ["dvc", "exp", "run", "-n", "tried", "-S", "train.seed=3", *options]
-    environment = workspace.environment | hold_at("*/checkpoint-000000020.json", workspace.folder / ".dvc/tmp")
+    environment = workspace.environment | hold_at("*/checkpoint-*.json", workspace.folder / ".dvc/tmp")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = started(*command, env=environment, text=True, **pipes)
     wait_for(lambda: Path(".dvc/tmp/held").exists() or process.poll() is not None)
+    assert process.poll() is None
     for name in names:
         edit(name)
     Path(".dvc/tmp/go").touch()

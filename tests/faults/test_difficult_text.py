@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lm.core.files import read_json
 from lm.tokenizer.build import write_huggingface
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import document_spans, open_tokens
 from support import ROOT
-from support.stages import run_here
 from support.tokenize_cases import (
     arguments,
     make_project,
@@ -100,13 +98,3 @@ def test_a_document_of_50_mb_takes_at_most_a_gibibyte_per_process(folder):
     units_of_a_gibibyte = 1 << 30 if sys.platform == "darwin" else 1 << 20  # macOS counts bytes, Linux KiB
     assert int(measured) < units_of_a_gibibyte
     assert decoded(Path("tokenizer")) == texts
-
-
-def test_bytes_that_are_not_utf_8_are_replaced_and_counted(project):
-    text = b"long enough to be a text, one bad \xff byte, a true \xef\xbf\xbd"
-    Path("data/local/more.txt").write_bytes(text)
-
-    for stage in ("fetch", "tokenize_train", "tokenize_val", "audit"):
-        assert run_here(stage) == 0
-
-    assert read_json("data/audit/details.json")["replaced_characters"] == 1

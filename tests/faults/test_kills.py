@@ -106,18 +106,12 @@ def remove_outputs(stage: str) -> None:
 
 # kill -9
 
+OTHER_STAGES = [
+    pytest.param(stage, marks=pytest.mark.slow) for stage in ("fetch", "tokenize_train", "audit", "eval", "plot")
+]
 
-@pytest.mark.parametrize(
-    "stage",
-    [
-        "fetch",
-        "make_tokenizer",
-        "tokenize_train",
-        "audit",
-        "eval",
-        pytest.param("plot", marks=pytest.mark.slow),
-    ],
-)
+
+@pytest.mark.parametrize("stage", ["make_tokenizer", *OTHER_STAGES])
 def test_a_stage_killed_before_any_sync_or_rename_leaves_no_part_of_an_output(project, stage):
     whole = outputs(stage)
     before = files_below(Path()).keys()
@@ -142,6 +136,7 @@ RENAME = "os.replace"
 MOMENTS = {
     "while the first checkpoint is written": (in_state, 1, die_at, SAVE, 1, "during", 0),
     "while a checkpoint is written": (in_state, 3, die_at, SAVE, 1, "during", 2),
+    "while a thread writes a checkpoint, as on a GPU": (beside_training, in_state, 3, die_at, SAVE, 1, "during", 2),
     "between the rename of a checkpoint and its record": (in_state, 3, die_at, RENAME, 1, "after", 2),
     "after the record of a checkpoint": (in_state, 3, die_at, RENAME, 2, "after", 3),
     "while the weights are scored": (die_at, "lm.train.step.validation_loss", 2, "before", 3),
@@ -149,8 +144,6 @@ MOMENTS = {
     "after the last step": (die_at, "lm.train.outputs.save_models", 1, "before", 8),
     "between the results and their publication": (die_at, "train.publish", 1, "before", None),
 }
-# A thread writes checkpoints as the run itself does.
-MOMENTS_OF_A_THREAD = ["while a checkpoint is written", "between the rename of a checkpoint and its record"]
 
 # The checkpoints between the first and the last validation, and from which on the learning rate falls.
 STAYING = {"checkpoint-000000003.json", "checkpoint-000000004.json"}
@@ -175,17 +168,6 @@ def first_words(step: int | None) -> str:
     if step is None:
         return "this run is already finished"
     return "step 0 of 8" if step == 0 else f"resumed at step {step} "
-
-
-@pytest.mark.parametrize("moment", MOMENTS_OF_A_THREAD)
-def test_a_kill_while_a_thread_writes_a_checkpoint_changes_no_bit(workspace, undisturbed, moment):
-    """A thread writes them on a GPU; while it writes one, training goes on."""
-    *sabotage, step = MOMENTS[moment]
-
-    assert run_stage(beside_training, *sabotage).code == -signal.SIGKILL
-
-    assert newest_step() == step
-    check_rerun(undisturbed, first_words(step))
 
 
 def test_a_run_whose_checkpoints_a_thread_writes_has_the_same_bits(workspace, undisturbed):
@@ -234,6 +216,7 @@ def tokenized_by_workers(project) -> dict[str, bytes]:
     return outputs("tokenize_train")
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_killed_stage(tokenized_by_workers):
     remove_outputs("tokenize_train")
     stage = Stage(set_chunk_chars, 2000, command=module_and_arguments("tokenize_train"))
@@ -367,23 +350,7 @@ def test_a_closed_terminal_saves_a_checkpoint_except_under_nohup(only_stopping_s
     check_rerun(undisturbed, then)
 
 
-def stop_on_a_full_disk(step: int) -> None:
-    """A sabotage: after this step a signal comes, and the disk is full."""
-
-    def fill_and_stop() -> None:
-        limit_files(4096)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    at_step(step, fill_and_stop)
-
-
-def test_a_stop_whose_checkpoint_a_thread_cannot_write_says_so(only_stopping_saves):
-    ended = run_stage(beside_training, stop_on_a_full_disk, 5)
-
-    refused(ended.code, ended.err, 5, "checkpoint-000000005.pt: ", "free some space")
-    assert newest_step() == 4
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("waits_for", ["the step", "the thread"])
 def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed, waits_for):
     stage = start_and_hold(beside_training, write_slowly, CAP_S, hold_at, 3)
@@ -401,8 +368,8 @@ def test_a_second_signal_leaves_at_once(only_stopping_saves, undisturbed, waits_
     check_rerun(undisturbed)
 
 
-def lose_readers(step: int, number: int | None = None) -> None:
-    """A sabotage: after this step nobody reads what the stage prints any more, and a signal comes, if one is given.
+def lose_readers(step: int, number: int) -> None:
+    """A sabotage: after this step nobody reads what the stage prints any more, and a signal comes.
 
     So it is when Ctrl-C ends the `tee` of `2>&1 | tee log.txt`.
     """
@@ -412,8 +379,7 @@ def lose_readers(step: int, number: int | None = None) -> None:
         os.close(reader)
         for descriptor in (1, 2):
             os.dup2(writer, descriptor)
-        if number:
-            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
 
     at_step(step, lose)
 
@@ -433,13 +399,6 @@ def test_a_signal_saves_a_checkpoint_though_nobody_reads(only_stopping_saves, un
     check_rerun(undisturbed, f"resumed at step {step} ")
 
 
-def test_a_run_that_nobody_reads_ends_with_its_results(only_stopping_saves, undisturbed):
-    ended = run_stage(lose_readers, 3)
-
-    assert ended.code == 0
-    assert results() == undisturbed
-
-
 def test_a_stage_goes_on_when_its_parent_ends_and_never_are_there_two_writers(workspace, undisturbed):
     stage = start_and_hold(in_a_child, hold_at, 3)
     writer = Path("held").read_text()
@@ -457,6 +416,7 @@ def test_a_stage_goes_on_when_its_parent_ends_and_never_are_there_two_writers(wo
     check_rerun(undisturbed, "this run is already finished")
 
 
+@pytest.mark.slow
 def test_the_same_run_in_another_copy_waits_and_is_served(workspace, undisturbed, monkeypatch):
     """Queued experiments share .runs and may differ in what is not a part of the run."""
     stage = start_and_hold(hold_at, 3)

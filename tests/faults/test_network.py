@@ -112,16 +112,16 @@ def test_after_a_network_lost_in_mid_file_a_rerun_keeps_whole_files(client, hub)
 
 def test_a_temporary_failure_is_waited_for(client, hub):
     hub.fail(FILE, 503, times=2)  # its HEAD
-    hub.fail(f"/lfs/datasets/o/n/resolve/{COMMIT}/{FILE}", 503, times=2)
     hub.cut(FILE, 5000, times=3)  # the first such request gets 5000 bytes, the next two none
 
     client.recovers()
 
 
+@pytest.mark.slow
 def test_a_silence_is_waited_for(client, hub):
     hub.cut(FILE, 5000, times=1, hang=True)
 
-    client.recovers(HF_HUB_DOWNLOAD_TIMEOUT="2")
+    client.recovers(HF_HUB_DOWNLOAD_TIMEOUT="20")
 
 
 def test_a_gated_repository_is_named_with_its_licence_and_the_token_stays_secret(client, hub):
@@ -140,12 +140,6 @@ def test_a_gated_repository_is_named_with_its_licence_and_the_token_stays_secret
     for secret in (TOKEN, WRONG_TOKEN):
         assert not [text for text in printed if secret in text]
         assert not [content for content in written if secret.encode() in content]
-
-
-def test_a_missing_revision_is_named(client):
-    client.change(revision="v9")
-
-    client.refused(5, "o/n has no revision 'v9'")
 
 
 def test_a_branch_is_recorded_with_its_commit(client):
@@ -196,15 +190,6 @@ def test_cached_files_need_no_network(client, hub, tmp_path):
     assert client.run("make_tokenizer").code == 0
 
     assert hub.requests == []
-
-
-def test_the_commit_of_a_branch_needs_the_network(client, hub):
-    client.recovers()
-    shutil.rmtree("data/raw")
-    client.change(revision="main")
-    hub.__exit__()
-
-    client.refused(5, "o/n revision 'main': not in the cache", f"{hub.url} is out of reach")
 
 
 # tiktoken's GPT-2 from its cache, without a network: the machine itself refuses every request.
