@@ -13,7 +13,7 @@ from dvc.utils.hydra import apply_overrides
 
 from lm.core.params import read_section
 from support.refusal import files_below, refused
-from support.stages import STAGES, TINY, change_params, outputs_of, params_file, run_here, stage_folder
+from support.stages import STAGES, TINY, change_params, outputs_of, run_here, stage_folder
 
 FETCH = "sources.local.fetch"
 HUB_SOURCE = {"kind": "hub", "repo": "o/n", "revision": "a" * 40, "files": {"train": ["x.parquet"]}, "column": "text"}
@@ -23,11 +23,11 @@ HUB_TOKENIZER = {"kind": "huggingface", "repo": "../n", "revision": "main"}
 @pytest.mark.parametrize(
     ("stage", "name", "value", "sentence"),
     [
-        ("fetch", f"{FETCH}.kind", "s3", f"{FETCH}.kind is 's3'"),
-        ("make_tokenizer", "tokenizer.name", "nope", "tokenizers.nope is missing; there are: "),
+        ("fetch", f"{FETCH}.kind", "s3", f"sources.yaml: {FETCH}.kind is 's3'"),
+        ("make_tokenizer", "tokenizer.name", "nope", "presets.yaml: tokenizers.nope is missing; there are: "),
         ("tokenize_train", "sources.local.train.num_chars", 0, "at least 1"),
         ("tokenize_val", "sources.local.validation.split", "train", "train and validation share characters 0"),
-        ("train", "train.seq_lenn", 1, "train.seq_lenn is unknown; the nearest valid name is train.seq_len"),
+        ("train", "train.seq_lenn", 1, "params.yaml: train.seq_lenn is unknown; the nearest valid name is train.seq_len"),
         ("train", "train.seq_len", 48, "micro_batch_tokens is 256"),
         ("train", "models.micro.n_kv_head", 3, "n_head is 2"),
         ("eval", "eval.temperature", -0.1, "0 or more"),
@@ -48,7 +48,7 @@ def test_a_wrong_value_is_refused_before_data_is_read(tmp_path, monkeypatch, cap
 
     status = run_here(stage)
 
-    refused(status, capsys.readouterr().err, 2, params_file(Path(), name).name, sentence)
+    refused(status, capsys.readouterr().err, 2, sentence)
     assert files_below(Path()) == before
 
 
