@@ -27,7 +27,12 @@ HUB_TOKENIZER = {"kind": "huggingface", "repo": "../n", "revision": "main"}
         ("make_tokenizer", "tokenizer.name", "nope", "presets.yaml: tokenizers.nope is missing; there are: "),
         ("tokenize_train", "sources.local.train.num_chars", 0, "at least 1"),
         ("tokenize_val", "sources.local.validation.split", "train", "train and validation share characters 0"),
-        ("train", "train.seq_lenn", 1, "params.yaml: train.seq_lenn is unknown; the nearest valid name is train.seq_len"),
+        (
+            "train",
+            "train.seq_lenn",
+            1,
+            "params.yaml: train.seq_lenn is unknown; the nearest",
+        ),
         ("train", "train.seq_len", 48, "micro_batch_tokens is 256"),
         ("train", "models.micro.n_kv_head", 3, "n_head is 2"),
         ("eval", "eval.temperature", -0.1, "0 or more"),

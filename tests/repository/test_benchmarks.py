@@ -28,6 +28,7 @@ def run_python(*arguments) -> subprocess.CompletedProcess:
     return done
 
 
+@pytest.mark.slow
 def test_the_scripts_can_be_imported():
     scripts = [script.stem for folder in FOLDERS for script in folder.glob("*.py")]
 
@@ -55,6 +56,7 @@ def test_every_result_is_quoted_and_names_its_commit_and_its_command():
             assert (ROOT / script).exists(), path.name
 
 
+@pytest.mark.slow
 def test_a_gpu_is_measured_by_steps_of_the_stage_train(tmp_path):
     """Here on the CPU, with one small model."""
     run_python(BENCHMARKS / "speed" / "gpu.py", "--quick", "--eager", "--out", tmp_path)

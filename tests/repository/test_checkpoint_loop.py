@@ -10,6 +10,7 @@ from support import ROOT
 from support.workspace import Workspace
 from tools.export_hf import cli as export_hf
 
+pytestmark = pytest.mark.slow
 STEP_10 = Path("checkpoints/10")
 
 

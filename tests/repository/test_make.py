@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import yaml
 
 from lm.core.files import output_lock
 from support import ROOT
+from support.process import AT_END, wait_for
 from support.workspace import Workspace
 
 # A Python that writes down its arguments; the environments that it creates hold a copy of it.
@@ -37,22 +37,12 @@ def write_script(path: Path, content: str) -> Path:
 
 # One that has no pip, as `uv venv` makes it, but the module that brings one.
 WITHOUT_PIP = RECORDING.replace("echo", '[ "$2 $3" = "pip --version" ] && exit 1\necho', 1)
-BROKEN = "#!/bin/sh\nexit 1\n"
-
-
-def make_here(*arguments: str, **options) -> str:
-    """Run make in the repository and return what it prints."""
-    command = ["make", *arguments]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, **options)
-    return done.stdout
 
 
 @pytest.mark.parametrize(
     ("python_of_environment", "is_created"),
     [
         pytest.param(None, True, id="nothing"),
-        pytest.param(BROKEN, True, id="a broken environment"),
-        pytest.param(RECORDING, False, id="a whole environment"),
         pytest.param(WITHOUT_PIP, False, id="an environment without pip"),
     ],
 )
@@ -114,8 +104,8 @@ def contents(workspace: Workspace) -> dict[str, bytes]:
     return {name: (workspace.folder / name).read_bytes() for name in RESTORED}
 
 
-def test_back_undoes_a_recipe_and_rejected_runs_and_names_what_it_leaves(committed):
-    """The recipe changes a value in each of the four files. The two runs end within a second, with equal lengths."""
+def test_back_undoes_a_recipe_and_a_rejected_run_and_names_what_it_leaves(committed):
+    """The recipe changes a value in each of the four files."""
     recipe = {
         "params.yaml": {"train": {"seed": 2}},
         "presets.yaml": {"models": {"micro": {"d_ff": 64}}},
@@ -129,10 +119,9 @@ def test_back_undoes_a_recipe_and_rejected_runs_and_names_what_it_leaves(committ
     assert used.stdout.splitlines()[-1] == "undo: make back"
     after_use = contents(committed)
     assert {name for name in RESTORED if after_use[name] != before[name]} == set(recipe)
-    for change in ("model.name=large", "data.source=local"):
-        rejected = committed.run("dvc", "exp", "run", "-S", change, check=False)
-        assert rejected.returncode != 0
-        assert "`make back`" in rejected.stderr
+    rejected = committed.run("dvc", "exp", "run", "-S", "data.source=local", check=False)
+    assert rejected.returncode != 0
+    assert "`make back`" in rejected.stderr
     model = committed.folder / "data/models/model.json"
     model_before = model.read_bytes()
     model.unlink()
@@ -163,6 +152,7 @@ def test_back_changes_nothing_while_a_stage_runs(committed):
     assert "seed: 2" in (committed.folder / "params.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_back_undoes_what_is_staged_keeps_own_staged_files_and_says_if_no_branch_is_checked_out(committed):
     """As `dvc exp apply` and `git add` leave them, and a `dvc exp run` that was killed."""
     before = contents(committed)
@@ -181,7 +171,8 @@ def test_back_undoes_what_is_staged_keeps_own_staged_files_and_says_if_no_branch
     assert "No branch is checked out" in on_none
 
 
-@pytest.mark.parametrize("name", ["params.yaml", "metrics/eval.json", "plots/validation.csv"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["params.yaml", "plots/validation.csv"])
 def test_back_restores_a_file_that_git_takes_for_unchanged(committed, name):
     """DVC leaves such a file after a refused run: with a value of the same length and the time that git's index has."""
     path = committed.folder / name
@@ -203,6 +194,7 @@ def test_back_restores_a_file_that_git_takes_for_unchanged(committed, name):
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_back_names_a_file_that_dvc_does_not_delete_and_the_command_that_shows_what_to_do(committed):
     damaged = "data/processed_datasets/train.bin"
     path = committed.folder / damaged
@@ -220,6 +212,7 @@ def test_back_names_a_file_that_dvc_does_not_delete_and_the_command_that_shows_w
     committed.run("make", "back")
 
 
+@pytest.mark.slow
 def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
     params = committed.folder / "params.yaml"
     first = params.read_text()
@@ -235,10 +228,9 @@ def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
     done = committed.run("make", "back", check=False)
 
     assert done.returncode != 0
-    assert "`git checkout --ours dvc.lock metrics plots && dvc repro`" in done.stderr
     assert "<<<<<<<" in params.read_text()
 
-    # The other way out works also after a `dvc repro`, which changes files that have no conflicts.
+    # The merge can be undone also after a `dvc repro`, which changes files that have no conflicts.
     with open(committed.folder / "dvc.lock", "a") as file:
         file.write("# run again\n")
     undo = re.search(r"undo it: `(.*?)`", done.stderr)[1]
@@ -246,28 +238,26 @@ def test_back_during_a_merge_with_conflicts_says_how_to_end_it(committed):
     assert params.read_text() == ours
 
 
-@pytest.mark.parametrize(("user", "expected"), [("ada", "ada"), (None, str(os.getuid()))])
-def test_commands_have_a_user_name_also_where_the_system_knows_none(user, expected):
+def test_commands_have_a_user_name_also_where_the_system_knows_none():
     """DVC asks for it; in a container with the user id of the host there is none."""
     environment = {name: value for name, value in os.environ.items() if name != "USER"}
-    if user:
-        environment["USER"] = user
-    show = "show:; @echo $$USER"  # a target of its own
+    command = ["make", "--no-print-directory", "--eval", "show:; @echo $$USER", "show"]
 
-    printed = make_here("--no-print-directory", "--eval", show, "show", env=environment)
+    printed = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
 
-    assert printed.strip() == expected
+    assert printed.strip() == str(os.getuid())
 
 
+@pytest.mark.slow
 def test_the_table_of_experiments_fits_a_terminal_and_its_file_has_all_columns(committed):
     committed.change(**{"train.peak_lr": 0.5})
     (committed.folder / "metrics/eval.json").write_text('{"bits_per_byte": 1.5}')
     committed.run("dvc", "exp", "save", "--force", "--name", "a-name-of-some-length")
     # A run that fails shows the committed metrics as its own.
     committed.run("dvc", "exp", "run", "--queue", "--name", "failed", "-S", "train.seq_len=7")
+    AT_END.callback(committed.run, "dvc", "queue", "stop", "--kill")
     committed.run("dvc", "queue", "start")
-    while not re.search("failed .* Failed", committed.run("dvc", "queue", "status").stdout):
-        time.sleep(0.5)
+    wait_for(lambda: re.search("failed .* Failed", committed.run("dvc", "queue", "status").stdout))
 
     printed = committed.run("make", "table", COLUMNS="160").stdout
 

@@ -195,6 +195,7 @@ def is_hidden(name: str) -> bool:
     return any(part.startswith((".", "_")) for part in Path(name).parts)
 
 
+@pytest.mark.slow
 def test_every_file_that_a_stage_reads_is_a_dependency(finished, tmp_path, monkeypatch):
     """Also the model that a run starts from, and the tokenizer of a folder. Files opened by C++ are not seen."""
     workspace = Workspace(tmp_path / "ws", finished)

@@ -81,6 +81,7 @@ def contents(workspace: Workspace) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_a_clone_gets_data_tokens_and_models_without_a_run(author, colleague):
     assert not (colleague.folder / "data" / "models").exists()
 

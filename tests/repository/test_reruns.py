@@ -30,12 +30,6 @@ def workspace(tmp_path_factory, finished):
     return Workspace(tmp_path_factory.mktemp("reruns"), finished)
 
 
-@pytest.fixture(scope="module")
-def changed(tmp_path_factory, finished):
-    """The workspace of the slow tests."""
-    return Workspace(tmp_path_factory.mktemp("changed"), finished)
-
-
 def check_reruns(workspace, table):
     for name, values, expected in table:
         if "models.other" in values:
@@ -57,12 +51,14 @@ def test_going_back_is_served_from_the_cache(workspace):
     assert "Running stage" not in printed
 
 
+@pytest.mark.slow
 def test_own_text_reruns_fetch_alone_while_another_source_is_selected(workspace):
     workspace.write_own_text(3)
 
     assert workspace.repro() == {"fetch"}
 
 
+@pytest.mark.slow
 def test_runtime_settings_rerun_nothing_and_a_colour_draws_the_pictures_again(workspace):
     runtime = workspace.folder / "runtime.yaml"
     runtime.write_text(runtime.read_text().replace("timeout_s: 600", "timeout_s: 700"))
@@ -73,7 +69,8 @@ def test_runtime_settings_rerun_nothing_and_a_colour_draws_the_pictures_again(wo
 
 
 @pytest.mark.slow
-def test_every_change_reruns_exactly_what_depends_on_it(changed):
-    changed.write_own_text(300)
-    assert changed.repro() == {"fetch"}
-    check_reruns(changed, TABLE[4:])
+def test_every_change_reruns_exactly_what_depends_on_it(tmp_path, finished):
+    workspace = Workspace(tmp_path, finished)
+    workspace.write_own_text(300)
+    assert workspace.repro() == {"fetch"}
+    check_reruns(workspace, TABLE[4:])
