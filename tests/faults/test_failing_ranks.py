@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.rank_cases import CAP_S, sabotage_ranks
+from support.process import wait_for
+from support.rank_cases import sabotage_ranks
 from support.refusal import refused
 from support.train_cases import (
     Stage,
@@ -16,7 +17,6 @@ from support.train_cases import (
     results,
     run_stage,
     set_runtime,
-    wait_for,
 )
 
 
@@ -32,12 +32,12 @@ def workspace(template):
 def held():
     """Return the process ids of both ranks, once both are held."""
     paths = [Path(f"held-{rank}") for rank in range(2)]
-    wait_for(lambda: all(path.exists() for path in paths), CAP_S)
+    wait_for(lambda: all(path.exists() for path in paths))
     return [int(path.read_text()) for path in paths]
 
 
 def wait_all_gone(pids):
-    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), CAP_S)
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def go_on_alone(step, undisturbed):
@@ -57,7 +57,7 @@ def test_a_killed_rank_ends_all_and_the_last_checkpoint_is_valid(workspace, undi
     pids = held()
 
     os.kill(pids[1], signal.SIGKILL)
-    ended = stage.end(CAP_S)
+    ended = stage.end()
     wait_all_gone(pids)
 
     refused(ended.code, ended.err, 5, "rank 1 of 2 was ended by SIGKILL", "run the same command again")
@@ -82,7 +82,7 @@ def test_ranks_stop_with_a_checkpoint_when_their_stage_is_killed(workspace, undi
 
     stage.process.kill()
 
-    assert stage.end(CAP_S).code == -signal.SIGKILL
+    assert stage.end().code == -signal.SIGKILL
     wait_all_gone(pids)
     go_on_alone(4, undisturbed)
 
@@ -102,9 +102,9 @@ def test_a_signal_to_the_stage_saves_a_checkpoint_on_all_ranks(workspace, undist
     pids = held()
 
     os.kill(stage.process.pid, number)
-    wait_for(lambda: "stopping after this step" in stage.err or not stage.process.is_alive(), CAP_S)
+    wait_for(lambda: "stopping after this step" in stage.err or not stage.process.is_alive())
     Path("go").touch()
-    ended = stage.end(CAP_S)
+    ended = stage.end()
     wait_all_gone(pids)
 
     refused(ended.code, ended.err, code, f"all ranks were stopped ({number.name})", "run the same command again")
@@ -120,9 +120,9 @@ def test_a_second_signal_to_the_stage_ends_all_ranks(workspace):
     pids = held()
 
     os.kill(stage.process.pid, signal.SIGTERM)
-    wait_for(lambda: "send the signal again" in stage.err or not stage.process.is_alive(), CAP_S)
+    wait_for(lambda: "send the signal again" in stage.err or not stage.process.is_alive())
     os.kill(stage.process.pid, signal.SIGTERM)
-    ended = stage.end(CAP_S)
+    ended = stage.end()
     wait_all_gone(pids)
 
     refused(ended.code, ended.err, 143, "all ranks were stopped (SIGTERM)")

@@ -64,9 +64,9 @@ def living_members(leader: int) -> list[psutil.Process]:
     return members
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = CAP_S) -> None:
-    """Return once the condition holds; raise AssertionError after the time."""
-    end = time.monotonic() + timeout_s
+def wait_for(condition: Callable[[], object]) -> None:
+    """Return once the condition holds; raise AssertionError after CAP_S."""
+    end = time.monotonic() + CAP_S
     while not condition():
-        assert time.monotonic() < end, f"waited {timeout_s} s in vain"
+        assert time.monotonic() < end, f"waited {CAP_S} s in vain"
         time.sleep(0.01)

@@ -27,7 +27,7 @@ def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path],
     folder = shared / name
     with output_lock(folder, wait=True):
         if not folder.exists():
-            unfinished = shared / f"unfinished-{name}"
+            unfinished = shared / f"unfinished-{name}-{os.getpid()}"
             make(unfinished)
             unfinished.rename(folder)
     return folder

@@ -2,4 +2,10 @@
 
 import hypothesis
 
-check_examples = hypothesis.settings(derandomize=True, deadline=None, max_examples=60, database=None)
+check_examples = hypothesis.settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)

@@ -22,16 +22,15 @@ import lm.train.run
 import lm.train.step
 import train as train_stage
 from lm.train.ranks import MAIN_RANK_SPEAKS_S, parent_stage
-from support.train_cases import Ended, Stage, at_step, beside_training, wait_for, write_slowly
-
-CAP_S = 600  # the one time limit of all waits, against hanging: an event ends each of them
+from support.process import wait_for
+from support.train_cases import Ended, Stage, at_step, beside_training, write_slowly
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
     """Run the stage as `count` ranks of an outside launcher, in the current directory, to their ends."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     stages = [Stage(become_rank, rank, count, store.port, sabotage, *arguments) for rank in range(count)]
-    return [stage.end(CAP_S) for stage in stages]
+    return [stage.end() for stage in stages]
 
 
 def become_rank(rank: int, count: int, port: int, sabotage: Callable | None, *arguments) -> None:
@@ -84,7 +83,7 @@ def hold_at(step: int) -> None:
         path = Path(f"held-{os.environ['RANK']}")
         path.with_suffix(".tmp").write_text(str(os.getpid()))
         path.with_suffix(".tmp").rename(path)
-        wait_for(lambda: Path("go").exists() or os.getppid() != parent_stage(), CAP_S)
+        wait_for(lambda: Path("go").exists() or os.getppid() != parent_stage())
 
     at_step(step, hold)
 
@@ -101,7 +100,7 @@ def hang_at(rank: int, step: int) -> None:
 
     def hang() -> None:
         if os.environ["RANK"] == str(rank):
-            wait_for(lambda: os.getppid() != parent_stage(), CAP_S)
+            wait_for(lambda: os.getppid() != parent_stage())
         dist.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
 
     at_step(step, hang)

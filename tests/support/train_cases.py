@@ -208,10 +208,10 @@ class Stage:
         """Return what the stage has printed on stderr so far."""
         return self._err.read_text()
 
-    def end(self, timeout_s: float = CAP_S) -> Ended:
+    def end(self) -> Ended:
         """Wait for the end of the stage."""
-        self.process.join(timeout_s)
-        assert self.process.exitcode is not None, f"the stage did not end within {timeout_s} s:\n{self.err}"
+        self.process.join(CAP_S)
+        assert self.process.exitcode is not None, f"the stage did not end within {CAP_S} s:\n{self.err}"
         return Ended(self.process.exitcode, self._out.read_text(), self.err)
 
 
