@@ -11,6 +11,7 @@ from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
 
+import psutil
 import pytest
 
 from support import ROOT
@@ -23,17 +24,18 @@ MOST_BYTES_OF_TESTS = 4 << 30
 # Files of more than 20 seconds of CPU time, which run first: the last worker to end has a short one. Of the first three
 # only one waits for `finished`.
 COSTLY_FILES = [
-    "tests/lm/exact/test_gpu.py",
-    "tests/lm/model/test_gemma3.py",
-    "tests/repository/test_docs.py",
+    "tests/evidence/test_judging_runs.py",
+    "tests/faults/test_kills.py",
     "tests/tools/test_compare_experiments.py",
-    "tests/tools/test_judge_runs.py",
-    "tests/tools/test_verify.py",
-    "tests/tools/test_use.py",
-    "tests/repository/test_make.py",
+    "tests/lm/exact/test_gpu.py",
     "tests/faults/test_damaged_inputs.py",
+    "tests/tools/test_verify.py",
+    "tests/tools/test_judge_runs.py",
+    "tests/faults/test_network.py",
+    "tests/faults/test_failing_ranks.py",
     "tests/stages/test_train_stage.py",
     "tests/repository/test_reruns.py",
+    "tests/repository/test_make.py",
 ]
 SERVER = pytest.StashKey[subprocess.Popen]()
 
@@ -41,8 +43,14 @@ SERVER = pytest.StashKey[subprocess.Popen]()
 def pytest_configure(config: pytest.Config) -> None:
     """Put temporary files into memory where there is room; for `make test`, start the server of `python` and `dvc`."""
     # Tests write and sync thousands of small files, which takes as long on a disk as everything else.
-    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MOST_BYTES_OF_TESTS:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    for folder in MEMORY.glob("lm-tests-*"):
+        if not psutil.pid_exists(int(folder.name.rpartition("-")[2])):
+            shutil.rmtree(folder, ignore_errors=True)
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MOST_BYTES_OF_TESTS
+    if has_room and "PYTEST_DEBUG_TEMPROOT" not in os.environ:
+        folder = MEMORY / f"lm-tests-{os.getpid()}"
+        folder.mkdir()
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
     # One server for all processes of the tests.
     if config.getoption("markexpr") == "not slow" and WARM_PROGRAMS not in os.environ:
         folder = Path(tempfile.mkdtemp(prefix="warm"))
