@@ -55,8 +55,9 @@ help: ## Print the targets
 test: .venv/ready-dev ## Run the tests
 	$(PYTEST) -m "not slow" tests extras
 
+SLOW = tests/repository tests/[!r]*/ extras  # the longest files first
 test-slow: .venv/ready-dev ## Run the slow tests: kills, full disks, whole pipelines
-	$(PYTEST) -m slow tests/repository tests/[!r]*/ extras  # the longest files first
+	$(PYTEST) -m slow $(SLOW)
 
 # Numerical tests under other instructions: those of other processors, for oneDNN's products, torch's own loops and ours.
 NUMERICS = tests/lm/model tests/lm/exact tests/lm/train/test_step.py tests/lm/train/test_optimizers.py tests/lm/train/test_ngram_embeddings.py \
