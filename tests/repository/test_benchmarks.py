@@ -4,10 +4,8 @@ import json
 import math
 import os
 import re
-import runpy
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -70,12 +68,3 @@ def test_a_gpu_is_measured_by_steps_of_the_stage_train(tmp_path):
     assert model["last_loss"] != model["first_loss"]
     assert model["agrees_with_cpu"] is True
     assert record["prove"].startswith("same bits as committed")
-    assert [each["without"] for each in record["variants"]] == [option for option, _ in gpu_module().VARIANTS]
-
-
-def gpu_module() -> SimpleNamespace:
-    """The module benchmarks/speed/gpu.py."""
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in FOLDERS:
-            patch.syspath_prepend(folder)
-        return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "speed" / "gpu.py")))

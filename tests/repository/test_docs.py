@@ -318,27 +318,6 @@ def test_reference_md_has_each_command_with_its_summary():
     }
 
 
-def test_the_graph_of_readme_has_what_each_stage_reads():
-    """The graph leaves out what a stage reads from a stage before the last one."""
-    (graph,) = [block.code for block in BLOCKS if block.language == "mermaid"]
-    arrows = re.findall(r"(\w+) --> (\w+)", graph)
-    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
-    writers = {}
-    for name, stage in stages.items():
-        for output in [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]:
-            path = output if isinstance(output, str) else next(iter(output))
-            writers[path] = name
-
-    before = {name: set() for name in stages}
-    for name in stages:
-        for first, then in arrows:
-            if then == name:
-                before[name] |= {first} | before[first]
-        direct = {first for first, then in arrows if then == name}
-        read = {writers[path] for path in stages[name]["deps"] if path in writers}
-        assert direct <= read <= before[name], name
-
-
 def test_the_sources_that_data_md_shows_are_valid(tmp_path):
     """Each YAML block of the page has entries for `sources` in sources.yaml."""
     shown = [block.code for block in BLOCKS if block.page == "docs/data.md" and block.language == "yaml"]

@@ -30,11 +30,6 @@ def other_code(stages: dict) -> None:
     entry_of(stages["train"]["deps"], "src/train.py")["md5"] = OTHER_MD5
 
 
-def other_weights(stages: dict) -> None:
-    """Give the weights that train wrote another hash, but not those that eval read."""
-    entry_of(stages["train"]["outs"], "data/models")["md5"] = OTHER_MD5
-
-
 def train_with(**values):
     """Return the change that trains with other parameters."""
 
