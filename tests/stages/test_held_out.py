@@ -11,8 +11,8 @@ from fetch import main as fetch_main
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file
 from lm.text.slices import Slice
-from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run
 from support.mixture_cases import write_fetched
+from support.project import SPLIT, TEST_DOCUMENTS
 from support.refusal import files_below, refused
 from support.stages import STAGES, change_params, run_stages, stage_folder, work_in_copy, write_texts
 from tools.verify.records import check_link, links_of_workspace
@@ -155,12 +155,6 @@ def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
 AFTER_FETCH = [stage for stage in STAGES if stage != "fetch"]
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The folder of a small run with a test split."""
-    return make_run(tmp_path_factory.mktemp("held_out") / "made")
-
-
 def written_files() -> dict[str, bytes]:
     """Return path → bytes of all that the stages write, but for the test split itself."""
     found = {}
@@ -169,8 +163,8 @@ def written_files() -> dict[str, bytes]:
     return {path: found[path] for path in found if not path.startswith(("data/local/", "data/raw/test"))}
 
 
-def test_no_stage_reads_the_test_split_or_writes_text_of_it(made, tmp_path, monkeypatch):
-    work_in_copy(monkeypatch, made, tmp_path / "project")
+def test_no_stage_reads_the_test_split_or_writes_text_of_it(held_out, tmp_path, monkeypatch):
+    work_in_copy(monkeypatch, held_out, tmp_path / "project")
     numbers = [re.search(r":( \d+ and \d+),", text)[1].encode() for text in texts_of("test")]
     before = written_files()
     (RAW / "test.parquet").write_bytes(b"neither parquet nor the bytes of the manifest")

@@ -1,7 +1,8 @@
-"""A small project at three levels, each made once for all processes of the tests. Tests copy it.
+"""Small projects, each made once for all processes of the tests. Tests copy it.
 
 - `project_files`: text and parameters, in Git; no stage has run.
 - `pipeline`: all stages have run on own text, without DVC; code is linked to the repository's.
+- `held_out`: the same with 8 test documents, and windows that overlap in evaluations.
 - `finished`: `project_files` after all stages, recorded by DVC.
 - `finished_commit`: `finished` after a commit of all that its run has left.
 
@@ -18,6 +19,9 @@ import pytest
 from lm.core.files import output_lock
 from support.stages import TINY, change_params, run_stages, stage_folder, write_texts
 from support.workspace import Workspace
+
+SPLIT = "sources.local.fetch.split"
+TEST_DOCUMENTS = 8
 
 
 def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path], None]) -> Path:
@@ -46,19 +50,27 @@ def project_files(tmp_path_factory) -> Path:
     return made_once("project_files", tmp_path_factory, make)
 
 
+def make_pipeline(folder: Path, **params) -> None:
+    """Run all stages on own text in a new folder; a run saves a checkpoint at every step."""
+    stage_folder(folder)
+    write_texts(folder / "data/local/texts.jsonl")
+    change_params(folder, TINY | params)
+    change_params(folder, {"train.checkpoint_every_s": 0}, "runtime.yaml")
+    with contextlib.chdir(folder):
+        run_stages()
+
+
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory) -> Path:
-    """The folder of a pipeline on own text in which all stages have run; a run saves a checkpoint at every step."""
+    """The folder of a pipeline on own text in which all stages have run."""
+    return made_once("pipeline", tmp_path_factory, make_pipeline)
 
-    def make(folder: Path) -> None:
-        stage_folder(folder)
-        write_texts(folder / "data/local/texts.jsonl")
-        change_params(folder, TINY)
-        change_params(folder, {"train.checkpoint_every_s": 0}, "runtime.yaml")
-        with contextlib.chdir(folder):
-            run_stages()
 
-    return made_once("pipeline", tmp_path_factory, make)
+@pytest.fixture(scope="session")
+def held_out(tmp_path_factory) -> Path:
+    """The folder of a pipeline with a test split."""
+    params = {f"{SPLIT}.test_documents": TEST_DOCUMENTS, "eval.stride_fraction": 0.5}
+    return made_once("held_out", tmp_path_factory, lambda folder: make_pipeline(folder, **params))
 
 
 @pytest.fixture(scope="session")

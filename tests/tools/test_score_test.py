@@ -11,8 +11,8 @@ from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from support.damage import remove, replaced_by
 from support.git import git
-from support.held_out_cases import SPLIT, TEST_DOCUMENTS, make_run
 from support.json_documents import check_document, read_document
+from support.project import SPLIT, TEST_DOCUMENTS
 from support.refusal import files_below, refused
 from support.stages import change_params, run_stages, work_in_copy
 from tools import score_test as tool
@@ -23,16 +23,10 @@ MODEL = Path("data/models/model.json")
 TEST = Path("data/raw/test.parquet")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The folder of a small run with a test split, whose windows overlap in evaluations."""
-    return make_run(tmp_path_factory.mktemp("score_test") / "made", **{"eval.stride_fraction": 0.5})
-
-
 @pytest.fixture
-def run(made, tmp_path, monkeypatch):
-    """The working directory: a copy of `made`."""
-    work_in_copy(monkeypatch, made, tmp_path / "project")
+def run(held_out, tmp_path, monkeypatch):
+    """The working directory: a copy of `held_out`."""
+    work_in_copy(monkeypatch, held_out, tmp_path / "project")
     return tmp_path / "project"
 
 
