@@ -5,4 +5,4 @@ from support.fixtures import (  # noqa: F401
     pytest_configure,
     pytest_unconfigure,
 )
-from support.project import finished, pipeline, project_files  # noqa: F401
+from support.project import finished, pipeline  # noqa: F401

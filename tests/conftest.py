@@ -7,4 +7,4 @@ from support.fixtures import (  # noqa: F401
     stub_losses,
 )
 from support.process import ended_processes  # noqa: F401
-from support.project import committed, finished, finished_commit, held_out, pipeline, project_files  # noqa: F401
+from support.project import committed, finished, finished_commit, held_out, pipeline  # noqa: F401

@@ -1,9 +1,8 @@
 """Small projects, each made once for all processes of the tests. Tests copy it.
 
-- `project_files`: text and parameters, in Git; no stage has run.
 - `pipeline`: all stages have run on own text, without DVC; code is linked to the repository's.
 - `held_out`: the same with 8 test documents, and windows that overlap in evaluations.
-- `finished`: `project_files` after all stages, recorded by DVC.
+- `finished`: a small copy of the repository after all stages, recorded by DVC; its code and parameters are in Git.
 - `finished_commit`: `finished` after a commit of all that its run has left.
 
 A test that changes files works in a copy: `Workspace(folder, finished)`, `work_in_copy(monkeypatch, pipeline, folder)`.
@@ -37,19 +36,6 @@ def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path],
     return folder
 
 
-@pytest.fixture(scope="session")
-def project_files(tmp_path_factory) -> Path:
-    """The folder of the small project before its first run, on a commit of its parameters."""
-
-    def make(folder: Path) -> None:
-        workspace = Workspace(folder)
-        workspace.make_small()
-        workspace.commit()
-        workspace.run("git", "gc", "-q")  # tests copy one file instead of a thousand
-
-    return made_once("project_files", tmp_path_factory, make)
-
-
 def make_pipeline(folder: Path, **params) -> None:
     """Run all stages on own text in a new folder; a run saves a checkpoint at every step."""
     stage_folder(folder)
@@ -74,14 +60,17 @@ def held_out(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory, project_files) -> Path:
+def finished(tmp_path_factory) -> Path:
     """The folder of the small project after its first run.
 
     The stages run in this process, a quarter of the work of `dvc repro`. DVC then records them.
     """
 
     def make(folder: Path) -> None:
-        workspace = Workspace(folder, project_files)
+        workspace = Workspace(folder)
+        workspace.make_small()
+        workspace.commit()
+        workspace.run("git", "gc", "-q")  # tests copy one file instead of a thousand
         workspace.run_stages()
         workspace.run("dvc", "commit", "--force", "dvc.yaml")
 
