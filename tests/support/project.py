@@ -10,6 +10,7 @@ A test that changes files works in a copy: `Workspace(folder, finished)`, `work_
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def made_once(name: str, factory: pytest.TempPathFactory, make: Callable[[Path],
     folder = shared / name
     with output_lock(folder, wait=True):
         if not folder.exists():
-            unfinished = shared / f"unfinished-{name}-{os.getpid()}"
+            unfinished = shared / f"unfinished-{name}"
+            shutil.rmtree(unfinished, ignore_errors=True)  # of a process that failed
             make(unfinished)
             unfinished.rename(folder)
     return folder
