@@ -1,35 +1,18 @@
-"""Stages tell NumPy and Matplotlib which code to run before they load it; a person's own settings are kept."""
+"""NumPy and Matplotlib are told which code to run; a person's own settings of NumPy are kept."""
 
+import importlib
 import os
-import subprocess
-import sys
 
-from lm.core.environment import SETTINGS
-
-import pytest
-
-from support import ROOT
-
-PROGRAM = """
-import {stage}
-from numpy._core._multiarray_umath import __cpu_features__ as features
-import os
-print(os.environ["OPENBLAS_CORETYPE"], features["X86_V4"], features["AVX512_ICL"])
-"""
+from lm.core import environment
 
 
-@pytest.mark.parametrize(
-    ("stage", "own", "found"),
-    [
-        ("eval", {"OPENBLAS_CORETYPE": "Zen"}, "Zen False False"),
-        ("plot", {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}, "Haswell False False"),
-    ],
-)
-def test_numpy_gets_these_settings(stage, own, found):
-    others = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    environment = others | own | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", PROGRAM.format(stage=stage)]
+def test_a_persons_own_settings_of_numpy_are_kept_and_pictures_need_no_screen(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Zen")
+    monkeypatch.delenv("NPY_DISABLE_CPU_FEATURES", raising=False)
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # of a terminal of Jupyter
 
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    importlib.reload(environment)
 
-    assert ended.stdout.strip() == found
+    assert os.environ["OPENBLAS_CORETYPE"] == "Zen"
+    assert "AVX512_ICL" in os.environ["NPY_DISABLE_CPU_FEATURES"]
+    assert os.environ["MPLBACKEND"] == "agg"

@@ -78,18 +78,14 @@ def test_a_section_becomes_its_dataclass(tmp_path):
     ("change", "sentence"),
     [
         ({"rate": "abc"}, "p: s.rate is 'abc', not a finite number"),
-        ({"rate": True}, "s.rate is True"),
         ({"rate": float("nan")}, "s.rate is nan"),
         ({"rate": -1}, "p: s.rate is -1.0; it must be above 0"),
         ({"steps": 512.0}, "s.steps is 512.0, not an integer"),
-        ({"steps": "5"}, "s.steps is '5'"),
         ({"steps": True}, "s.steps is True, not an integer"),
         ({"flag": 1}, "s.flag is 1, not true or false"),
         ({"share": 0.0}, "p: s.share is 0.0; it must be above 0, at most 1"),
-        ({"share": 1.5}, "p: s.share is 1.5; it must be above 0, at most 1"),
         ({"steps": "5", "flag": 1}, "p: s.steps is '5', not an integer\np: s.flag is 1, not true or false"),
         ({"name": "c"}, "s.name is 'c'; it must be one of a, b"),
-        ({"names": "x"}, "s.names is 'x'"),
         ({"names": [1]}, "s.names[0] is 1"),
         ({"inner": {"start": 1}}, "s.inner.end is missing"),
         ({"stepz": 1}, "s.stepz is unknown; the nearest valid name is s.steps"),
@@ -111,8 +107,6 @@ def test_the_dataclass_with_more_of_the_keys_is_read():
 
     with pytest.raises(ParamsError, match=r"p\.yaml: s\.begin is unknown; the nearest valid name is s\.end"):
         coerce({"begin": 1, "end": 2}, Inner | Longer, "s", "p.yaml")
-    with pytest.raises(ParamsError, match=r"p\.yaml: s is None, not a mapping"):
-        coerce(None, Inner | Longer, "s", "p.yaml")
 
 
 def test_a_mapping_of_any_content_is_read_as_dict():
