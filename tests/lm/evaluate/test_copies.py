@@ -45,12 +45,13 @@ def random_text_and_stream(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_copies_are_those_of_a_plain_search(monkeypatch, block_tokens):
     monkeypatch.setattr(copies, "_BLOCK_TOKENS", block_tokens)
 
-    for seed in (0, 1, 5):
+    for seed in (0, 5):
         text, stream = random_text_and_stream(seed)
 
-        (found,) = find_copies([text], stream, n=4, max_positions=1)
+        found, of_part = find_copies([text, text[:36]], stream, n=4, max_positions=1)
 
         assert found == plain_copies(text.tolist(), stream.tolist(), n=4)
+        assert of_part == plain_copies(text[:36].tolist(), stream.tolist(), n=4)
         assert max(copy.length for copy in found) >= 20
         assert max(copy.count for copy in found) > 1
 
@@ -72,11 +73,3 @@ def test_pieces_have_the_longest_copy_and_cut_no_character():
         ("\u4e2d", 0),
     ]
     assert text_pieces(ids[:0], [], BYTE_TOKENIZER) == []
-
-
-def test_equal_texts_have_the_copies_of_each():
-    text, stream = random_text_and_stream(seed=0)
-
-    found = find_copies([text, text], stream, n=4)
-
-    assert found == 2 * find_copies([text], stream, n=4)

@@ -22,10 +22,6 @@ def model() -> Gemma3Model:
     return build(VOCAB_SIZE, max_seq_len=MAX_SEQ_LEN)
 
 
-def exact_model() -> Gemma3Model:
-    return build(VOCAB_SIZE, numerics="exact", max_seq_len=MAX_SEQ_LEN)
-
-
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -69,24 +65,20 @@ def test_the_cache_changes_no_bit_of_exact_logits_and_rounding_alone_of_fast_one
                 assert_close(logits, whole)
 
 
-@pytest.mark.parametrize("window", [1, 2, 5, 1000])
-def test_a_layer_sees_its_window_and_moves_the_past_seldom(window):
+def test_a_layer_sees_its_window():
     keys = torch.arange(300.0).view(1, 1, 300, 1)
-    cache = KVCache()
-    memory_of_keys = set()
     ends = [0, 7, *range(8, 301)]  # seven tokens at once, then one at a time
 
-    for begin, end in itertools.pairwise(ends):
-        new = keys[:, :, begin:end]
-        seen, values = cache.extend(0, new, -new, window)
+    for window in (1, 5, 1000):
+        cache = KVCache()
+        for begin, end in itertools.pairwise(ends):
+            new = keys[:, :, begin:end]
+            seen, values = cache.extend(0, new, -new, window)
 
-        first_seen = max(0, begin - (window - 1))
-        assert seen.flatten().tolist() == list(range(first_seen, end))
-        assert torch.equal(values, -seen)
-        memory_of_keys.add(seen.untyped_storage().data_ptr())
-
-    assert cache.num_tokens == 300
-    assert len(memory_of_keys) < 10
+            first_seen = max(0, begin - (window - 1))
+            assert seen.flatten().tolist() == list(range(first_seen, end)), window
+            assert torch.equal(values, -seen)
+        assert cache.num_tokens == 300
 
 
 # Documents in a text
@@ -107,24 +99,12 @@ cached_or_not = pytest.mark.parametrize("use_cache", [True, False])
 
 
 @cached_or_not
-def test_only_the_last_document_of_a_prompt_counts(model, within, use_cache):
+def test_the_last_document_of_a_prompt_counts(model, within, use_cache):
     last_document = PROMPT[PROMPT.index(DOCUMENT_START) :]
     settings = {"temperature": 1.0, "use_cache": use_cache, "eot_id": DOCUMENT_START}
 
-    ids = sample(within, 30, **settings)
-
-    assert ids == sample(model, 30, prompt=last_document, **settings)
-    assert ids != sample(model, 30, **settings)
-
-
-@cached_or_not
-def test_a_prompt_without_a_document_start_counts_whole(model, within, use_cache):
-    prompt = [2, 6, 5, 3, 5]
-    settings = {"temperature": 1.0, "use_cache": use_cache}
-
-    ids = sample(within, 30, prompt=prompt, eot_id=DOCUMENT_START, **settings)
-
-    assert ids == sample(model, 30, prompt=prompt, eot_id=DOCUMENT_START, **settings)
+    for prompt, counted in ((PROMPT, last_document), (last_document[1:], last_document[1:])):
+        assert sample(within, 30, prompt=prompt, **settings) == sample(model, 30, prompt=counted, **settings)
 
 
 @cached_or_not
@@ -149,20 +129,9 @@ def test_a_second_document_in_a_cache_is_refused(within):
 
     with pytest.raises(ValueError, match="a cache of its own"):
         within.hidden(torch.tensor([[DOCUMENT_START]]), cache)
-    with pytest.raises(ValueError, match="a cache of its own"):
-        within.hidden(torch.tensor([[DOCUMENT_START, 1, DOCUMENT_START]]), KVCache())
 
 
 # The end of a text
-
-
-def test_a_text_ends_with_its_end_of_text(model):
-    ids = sample(model, 60, temperature=2.0)
-    eot_id = ids[59]
-
-    ended = sample(model, 60, temperature=2.0, eot_id=eot_id)
-
-    assert ended == ids[: ids.index(eot_id) + 1]
 
 
 def test_prompt_and_text_fill_the_model_at_most(model):
@@ -178,9 +147,9 @@ def test_prompt_and_text_fill_the_model_at_most(model):
 
 def test_weights_that_were_made_in_inference_mode_draw_the_same_ids():
     with torch.inference_mode():
-        model = exact_model()
+        model = build(VOCAB_SIZE, numerics="exact")
 
-    assert sample(model, 5) == sample(exact_model(), 5)
+    assert sample(model, 5) == sample(build(VOCAB_SIZE, numerics="exact"), 5)
 
 
 # Filters and draws
@@ -201,29 +170,24 @@ def kept_by_definition(logits: list[float], top_k, top_p, min_p) -> set[int]:
     return set(kept)
 
 
-@pytest.mark.parametrize("size", [1, 20])
 @pytest.mark.parametrize("top_k", [None, 1, 3, 50])
-def test_filters_follow_their_definitions(size, top_k):
+def test_filters_follow_their_definitions(top_k):
     generator = seeded(0)
 
     for top_p, min_p in itertools.product((None, 1e-6, 0.35, 0.95), (None, 0.05, 0.999)):
-        logits = torch.randn(size, generator=generator) * 2
-        before = logits.clone()
+        logits = torch.randn(20, generator=generator) * 2
 
-        filtered = filter_logits(logits, top_k, top_p, min_p)
+        filtered = filter_logits(logits.clone(), top_k, top_p, min_p)
 
-        kept = {i for i in range(size) if filtered[i] > -math.inf}
-        assert kept == kept_by_definition(logits.tolist(), top_k, top_p, min_p)
-        for i in kept:
-            assert filtered[i] == logits[i]
-        assert torch.equal(logits, before)
+        kept = filtered > -math.inf
+        assert set(kept.nonzero().flatten().tolist()) == kept_by_definition(logits.tolist(), top_k, top_p, min_p)
+        assert torch.equal(filtered[kept], logits[kept])
 
 
 def test_filters_of_equal_entries_keep_what_reaches_the_limit():
     for filters, num_kept in [
         ({"top_p": 0.5}, 2),  # two of four equal entries reach it
         ({"top_p": 0.51}, 3),
-        ({"top_p": 0.01}, 1),
         ({"top_k": 3}, 4),  # with those equal to the third
         ({"min_p": 1.0}, 4),
     ]:
@@ -232,25 +196,17 @@ def test_filters_of_equal_entries_keep_what_reaches_the_limit():
 
 
 @pytest.mark.parametrize("numerics", ["fast", "exact"])
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "scale"),
-    [
-        (0.5, None, 1),
-        (2.0, 2, 1),
-        (0.3, None, 0.2),
-        (0.01, 3, 0.01),
-    ],
-)
-def test_draws_follow_the_softmax_at_the_temperature(temperature, top_k, scale, numerics):
-    logits = scale * torch.tensor([1.0, 0.0, -1.0, 0.5])
-    sampling = Sampling(temperature, top_k=top_k)
+@pytest.mark.parametrize(("temperature", "top_k", "min_p"), [(0.5, None, None), (2.0, 2, 0.5)])
+def test_draws_follow_the_softmax_of_what_the_filters_keep_at_the_temperature(temperature, top_k, min_p, numerics):
+    logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
+    sampling = Sampling(temperature, top_k=top_k, min_p=min_p)
     generator = seeded(0)
 
-    drawn = [draw_one(sampling, logits, generator, numerics) for _ in range(4000)]
+    drawn = [draw_one(sampling, logits, generator, numerics) for _ in range(1000)]
 
-    frequencies = torch.bincount(torch.tensor(drawn), minlength=4) / 4000
-    expected = filter_logits(logits / temperature, top_k=top_k).softmax(0)
-    assert (frequencies - expected).abs().max() < 0.03
+    frequencies = torch.bincount(torch.tensor(drawn), minlength=4) / 1000
+    expected = filter_logits(logits / temperature, top_k, None, min_p).softmax(0)
+    assert (frequencies - expected).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("numerics", ["fast", "exact"])
@@ -265,20 +221,3 @@ def test_ids_after_a_likely_one_are_drawn_however_rare_they_are(numerics):
         middle = (ends[wanted - 1] + ends[wanted]) / 2
         point = torch.tensor([middle / ends[-1]], dtype=torch.float64)
         assert int(Sampling().draw(logits, point, numerics)) == wanted
-
-
-@pytest.mark.parametrize(
-    ("temperature", "expected"),
-    [
-        (1.0, {0}),
-        (2.0, {0, 1}),  # the second entry has exp(-1/2) = 0.61 of the first
-    ],
-)
-def test_filters_apply_after_the_temperature(temperature, expected):
-    logits = torch.tensor([0.0, -1.0])
-    sampling = Sampling(temperature, min_p=0.5)
-    generator = seeded(0)
-
-    drawn = {draw_one(sampling, logits, generator) for _ in range(100)}
-
-    assert drawn == expected
