@@ -50,13 +50,8 @@ def layouts(x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize(
     ("M", "K", "N"),
     [
-        (1, 5, 1),
         (3, 700, 1),
-        (1, 256, 9),
-        (64, 1100, 33),
         (33, 1, 2),
-        (5, 257, 7),
-        (13, 40, 70),
         (7, 300, 129),
     ],
 )
@@ -66,7 +61,7 @@ def test_a_product_has_the_same_bits_for_every_layout_threads_and_neighbours(M, 
     for i, j in itertools.product(range(M), range(N)):
         wanted[i, j] = product(a[i : i + 1], b[:, j : j + 1])
 
-    for number in (1, 2, 3):
+    for number in (1, 3):
         threads(number)
         for x, y in itertools.product(layouts(a), layouts(b)):
             assert torch.equal(product(x, y), wanted), (x.stride(), y.stride(), number)
@@ -80,9 +75,6 @@ def test_an_error_in_any_thread_is_raised(threads):
     threads(3)
     with pytest.raises(MemoryError):
         parts.run(fail, work=3)
-
-
-# Numbers.
 
 
 # Layers: ours, and the same in plain torch.
@@ -158,8 +150,7 @@ def result_and_gradients(operation, inputs: list[Tensor]) -> list[Tensor]:
         pytest.param(exact.linear, F.linear, [(2, 7, 100), (30, 100)], id="linear"),
         pytest.param(exact.gated_gelu, plain_gelu, [(2, 7, 33), (2, 7, 33)], id="gated_gelu"),
         pytest.param(rms_norm, plain_norm, [(2, 150, 33), (33,)], id="rms_norm"),
-        pytest.param(attention(9), plain_attention(9), attention_shapes(30), id="short window"),
-        pytest.param(attention(20), plain_attention(20), attention_shapes(300), id="window"),
+        pytest.param(attention(9), plain_attention(9), attention_shapes(30), id="window"),
         pytest.param(attention(400), plain_attention(400), attention_shapes(300), id="attention"),
         pytest.param(loss, plain_loss, [(20, 16), (50, 16)], id="cross_entropy"),
         pytest.param(loss_of_a_sample, plain_loss_of_a_sample, [(20, 16), (50, 16)], id="of a sample"),
@@ -192,7 +183,6 @@ def compute_under_autocast(model) -> None:
     ("use", "problem"),
     [
         pytest.param(lambda model: model.bfloat16()(draw_ids(1, 8)), "in bfloat16 on cpu", id="dtype"),
-        pytest.param(lambda model: model.to("meta")(draw_ids(1, 8)), "in float32 on meta", id="device"),
         pytest.param(compute_under_autocast, "in autocast on cpu", id="autocast"),
         pytest.param(lambda model: model.compile(), "to compile a model", id="compiled"),
     ],
@@ -202,29 +192,19 @@ def test_exact_numerics_refuse_what_they_do_not_define(use, problem):
         use(build(100, numerics="exact"))
 
 
-@pytest.mark.parametrize(
-    ("full_attention_every", "window"),
-    [
-        pytest.param(1, 20, id="full"),
-        pytest.param(9, 20, id="sliding"),
-        pytest.param(9, 4, id="short windows"),
-    ],
-)
-def test_the_document_before_changes_no_bit(full_attention_every, window):
-    model = build(100, numerics="exact", sliding_window=window, full_attention_every=full_attention_every)
+def test_the_document_before_changes_no_bit():
+    model = build(100, numerics="exact", sliding_window=20)
     model.document_start_id = 0
-    ids = draw_ids(2, 40)
-    ids[0, 17] = 0
-    ids[1, 25] = 0
+    ids = draw_ids(1, 40)
+    ids[0, 25] = 0
     other_ids = ids.clone()
-    other_ids[:, :17] = draw_ids(2, 17, seed=2)
+    other_ids[:, :17] = draw_ids(1, 17, seed=2)
 
     found = model.hidden(ids)
     other = model.hidden(other_ids)
 
-    assert torch.equal(found[0, 17:], other[0, 17:])
-    assert torch.equal(found[1, 25:], other[1, 25:])
-    assert not torch.equal(found[1, 17:25], other[1, 17:25]), "which are of the changed document"
+    assert torch.equal(found[0, 25:], other[0, 25:])
+    assert not torch.equal(found[0, 17:25], other[0, 17:25]), "which are of the changed document"
 
 
 @pytest.mark.parametrize("within_documents", [False, True])
@@ -233,12 +213,10 @@ def test_a_window_has_the_same_bits_whatever_its_neighbours(window, within_docum
     """Its losses, and the gradients of its embeddings; half of the windows have a document start inside."""
     model = build(100, numerics="exact", sliding_window=window)
     model.document_start_id = 0 if within_documents else None
-    ids = draw_ids(8, 40)
+    ids = draw_ids(4, 40)
     ids[::2, 17] = 0
-    ids[4, 30] = 0
-    ids[1, 0] = 0
-    targets = draw_ids(8, 40, seed=2)
-    grad = draw(8, 40, 32)
+    targets = draw_ids(4, 40, seed=2)
+    grad = draw(4, 40, 32)
     embeddings = []
     model.layers[0].register_forward_pre_hook(lambda layer, inputs: embeddings.append(inputs[0]))
 
@@ -246,7 +224,7 @@ def test_a_window_has_the_same_bits_whatever_its_neighbours(window, within_docum
         """Return losses and gradients of all windows, computed `batch_size` at a time."""
         losses = []
         gradients = []
-        for start in range(0, 8, batch_size):
+        for start in range(0, 4, batch_size):
             rows = slice(start, start + batch_size)
             hidden = model.hidden(ids[rows])
             gradients += torch.autograd.grad(hidden, embeddings[-1], grad[rows])
@@ -255,7 +233,7 @@ def test_a_window_has_the_same_bits_whatever_its_neighbours(window, within_docum
 
     losses_alone, gradients_alone = results(1)
 
-    for batch_size in (2, 4, 8):
+    for batch_size in (2, 4):
         losses, gradients = results(batch_size)
         assert torch.equal(losses, losses_alone), batch_size
         assert torch.equal(gradients, gradients_alone), batch_size

@@ -1,12 +1,8 @@
 """lm.exact.order is the definition of exact numerics, and lm.exact.cpu has its bits."""
 
-import importlib
 import itertools
 import math
-import shutil
 from fractions import Fraction
-from pathlib import Path
-from types import ModuleType
 
 import numba
 import numpy as np
@@ -20,7 +16,6 @@ from lm.exact.cpu import kernels as cpu
 from lm.exact.cpu.reductions import row_dot, row_max, row_sum
 from lm.exact.cpu.registers import fma
 from lm.exact.order import LANES
-from support import ROOT
 from support.exact_cases import CASES, Numbers, definition, num_differences
 
 
@@ -72,9 +67,6 @@ def triples(kind: str) -> list[np.ndarray]:
         a *= 2.0**-70
         b *= 2.0**-70
         c *= 2.0**-140
-    if kind == "near ties":  # products half-way between two float32 numbers or near to it, and something small
-        a, b = 1 + random.integers(0, 2**12, (2, 2000)) * 2.0**-12
-        c *= 2.0 ** random.integers(-60, 0, 2000)
     if kind == "ties":  # or so near to one that float64 sees no difference
         a = random.choice([1, -1], 2000) * (1 + 2.0**-12)
         b = np.full(2000, 1 + 2.0**-12)  # the square is 1 + 2^-11 + 2^-24
@@ -82,7 +74,7 @@ def triples(kind: str) -> list[np.ndarray]:
     return [np.float32(each) for each in (a, b, c)]
 
 
-@pytest.mark.parametrize("kind", ["of all sizes", "subnormal", "near ties", "ties"])
+@pytest.mark.parametrize("kind", ["of all sizes", "subnormal", "ties"])
 def test_fma_rounds_once(kind):
     a, b, c = triples(kind)
 
@@ -125,47 +117,11 @@ def test_a_sum_of_integers_has_every_term_once():
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_cpu_has_the_bits_of_the_definition_for_any_number_of_threads(case, defined, threads):
-    for number in (1, 2, 3):
+    for number in (1, 3):
         threads(number)
         found = CASES[case](cpu, "cpu")
 
         assert differences(defined[case], found) == 0, number
-
-
-@pytest.fixture(scope="module")
-def other_tiles(tmp_path_factory) -> ModuleType:
-    """A copy of lm.exact.cpu with other numbers of rows at a time; numba reads such constants when it compiles."""
-    source = ROOT / "src" / "lm" / "exact" / "cpu"
-    package = tmp_path_factory.mktemp("tiles") / "other_tiles"
-    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in package.glob("*.py"):
-        own = path.read_text(encoding="utf-8").replace("lm.exact.cpu", "other_tiles")
-        path.write_text(own, encoding="utf-8")
-    replace_line(package / "attention.py", "BAND = 48", "BAND = 18")
-    replace_line(package / "loss.py", "LOGIT_ROWS = 24", "LOGIT_ROWS = 6")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(package.parent)
-        return importlib.import_module("other_tiles.kernels")
-
-
-def replace_line(path: Path, line: str, other: str) -> None:
-    """Replace the beginning of a line of a file."""
-    source = path.read_text(encoding="utf-8")
-    assert f"\n{line}" in source
-    path.write_text(source.replace(f"\n{line}", f"\n{other}"), encoding="utf-8")
-
-
-TILED = ("attention", "attention_of_long_sums", "attention_value_tree", "attention_gradient_trees", "nats")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", TILED)
-def test_tiles_change_no_bit(case, defined, other_tiles):
-    found = CASES[case](other_tiles, "cpu")
-
-    assert importlib.import_module("other_tiles.attention").BAND == 18
-    assert differences(defined[case], found) == 0
 
 
 @numba.njit
@@ -210,7 +166,7 @@ def test_functions_of_numbers_have_the_bits_of_the_definition(name, x):
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("number", "size"), [(1000, 1), (7, 1), (1000, 1e4), (1000, 1e-8), (1000, 0)])
+@pytest.mark.parametrize(("number", "size"), [(1000, 1e4), (7, 0)])
 def test_a_mean_of_nats_has_the_bits_of_the_definition(number, size):
     nats = size * Numbers(2, "cpu").positive(number)
 
@@ -225,17 +181,16 @@ def test_a_mean_of_nats_has_the_bits_of_the_definition(number, size):
 
 def test_sums_of_rows_by_id_have_the_bits_of_the_definition():
     numbers = Numbers(18, "cpu")
-    for rows, num_ids in ((numbers.cancelling(60, 16), 25), (numbers.zeros(5, 130), 3)):
-        ids = numbers.ids(num_ids - 1, len(rows))
+    rows = numbers.cancelling(60, 16)
+    ids = numbers.ids(24, 60)
 
-        found = functions.sum_rows_by_id(rows, ids, num_ids)
+    found = functions.sum_rows_by_id(rows, ids, 25)
 
-        assert found.numpy().tobytes() == order.sum_rows_by_id(rows.numpy(), ids.numpy(), num_ids).tobytes()
+    assert found.numpy().tobytes() == order.sum_rows_by_id(rows.numpy(), ids.numpy(), 25).tobytes()
 
 
-@pytest.mark.parametrize("loss_rows", [256, 2048])
-def test_the_loss_and_its_gradients_have_the_bits_of_the_definition(loss_rows, monkeypatch):
-    monkeypatch.setattr("lm.exact.cpu.loss.LOSS_ROWS", loss_rows)
+def test_the_loss_and_its_gradients_have_the_bits_of_the_definition(monkeypatch):
+    monkeypatch.setattr("lm.exact.cpu.loss.LOSS_ROWS", 256)
     numbers = Numbers(3, "cpu")
     h = numbers.normal(600, 8)
     head = numbers.normal(30, 8)
