@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 import types
 
 import numpy as np
@@ -64,7 +63,6 @@ def assert_within(bound: float, found: Tensor, wanted: Tensor) -> None:
         # Beyond 512 tokens the fused kernel attends.
         pytest.param(1, False, 600, id="full layers"),
         pytest.param(9, False, 600, id="sliding layers"),
-        pytest.param(2, False, 60, id="both"),
         pytest.param(2, True, 60, id="both in bfloat16"),
     ],
 )
@@ -99,19 +97,21 @@ def test_a_document_is_computed_as_if_it_were_alone(full_attention_every, autoca
     assert_within(bound, all_gradients(packed), all_gradients(alone))
 
 
-@pytest.mark.parametrize("window", [8, 300])
-def test_a_dense_mask_is_its_definition(window):
-    documents = document_numbers(draw_windows(), EOT)
+def test_a_dense_mask_is_its_definition():
+    documents = document_numbers(torch.tensor([[5, EOT, 6, 7, 8, 9]]), EOT)
 
-    found = dense_mask(documents, window, torch.bfloat16, num_heads=3)
+    found = dense_mask(documents, 3, torch.bfloat16, num_heads=2)
 
-    assert found.shape == (2, 3, 60, 60)
     assert found.dtype == torch.bfloat16
-    for row, query, key in itertools.product(range(2), range(60), range(60)):
-        is_same_document = documents[row, query] == documents[row, key]
-        is_in_window = 0 <= query - key < window
-        wanted = 0 if is_same_document and is_in_window else -math.inf
-        assert (found[row, :, query, key] == wanted).all()
+    for head in (0, 1):
+        assert (found[0, head] == 0).int().tolist() == [
+            [1, 0, 0, 0, 0, 0],
+            [0, 1, 0, 0, 0, 0],
+            [0, 1, 1, 0, 0, 0],
+            [0, 1, 1, 1, 0, 0],
+            [0, 0, 1, 1, 1, 0],
+            [0, 0, 0, 1, 1, 1],
+        ]
 
 
 def test_masks_are_made_if_any_window_has_several_documents():
@@ -123,8 +123,8 @@ def test_masks_are_made_if_any_window_has_several_documents():
 # FlexAttention, which attends in compiled blocks on a GPU. torch has no gradients of it for CPUs.
 
 
-@pytest.mark.parametrize("length", [60, 512, 1000])
-@pytest.mark.parametrize("window", [8, 128, 129, 300, 2000])
+@pytest.mark.parametrize("length", [60, 1000])
+@pytest.mark.parametrize("window", [8, 129, 2000])
 def test_a_block_mask_skips_and_masks_the_blocks_that_torch_finds_score_by_score(length, window):
     documents = document_numbers(draw_windows(length, [[], [20, 59], [3]]), EOT)
 
@@ -136,41 +136,6 @@ def test_a_block_mask_skips_and_masks_the_blocks_that_torch_finds_score_by_score
             assert torch.equal(getattr(mask, numbers), getattr(wanted, numbers)), numbers
 
 
-@pytest.fixture
-def takes_flex_attention(monkeypatch):
-    """Let a compiled model on a CPU attend by FlexAttention, as on a GPU."""
-    monkeypatch.setattr(kernels, "takes_flex_attention", lambda weight, head_dim, T: True)
-
-
-@pytest.mark.parametrize(
-    ("within", "num_key_heads"),
-    [(False, 4), (True, 2)],
-    ids=["windows, a key for each head", "documents, grouped heads"],
-)
-def test_compiled_blocks_attend_by_block_masks_as_by_dense_ones(takes_flex_attention, within, num_key_heads):
-    """Full and sliding layers, a length that is no multiple of a block, and batches with other documents."""
-    batches = [draw_windows(150, begins) for begins in (BEGINS, [[120], [7, 100, 149]])]
-    model = build(within, n_kv_head=num_key_heads)
-    wanted = [model.hidden(ids).detach() for ids in batches]
-    graphs = []
-
-    def recording_backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    model.compile(backend=recording_backend, fullgraph=True)
-    with torch.no_grad():
-        found = [model.hidden(ids) for ids in batches]
-
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
-    # One graph serves all batches; layers that see all without a mask have another. The last norm has its own.
-    graphs_with_flex = [graph for graph in graphs if "flex_attention" in graph.code]
-    assert len(graphs_with_flex) == 1
-    assert len(graphs) == (2 if within else 3)
-
-
 @pytest.mark.parametrize(
     ("device", "dtype", "head_dim", "length", "shared_kib", "taken"),
     [
@@ -178,9 +143,6 @@ def test_compiled_blocks_attend_by_block_masks_as_by_dense_ones(takes_flex_atten
         pytest.param("cuda", torch.bfloat16, 256, 1024, 227, True, id="wide heads, and the memory of an H100"),
         pytest.param("cuda", torch.bfloat16, 256, 1024, 99, False, id="wide heads, and little memory"),
         pytest.param("cuda", torch.bfloat16, 96, 1024, 99, False, id="heads of no power of 2"),
-        pytest.param("cuda", torch.bfloat16, 8, 1024, 99, False, id="heads too small"),
-        pytest.param("cuda", torch.bfloat16, 64, 127, 99, False, id="fewer tokens than a block"),
-        pytest.param("cuda", torch.float32, 64, 1024, 99, False, id="float32"),
         pytest.param("cpu", torch.bfloat16, 64, 1024, 99, False, id="a CPU"),
     ],
 )
@@ -197,21 +159,13 @@ def test_flex_attention_is_taken_where_its_kernels_accept_the_heads(
 # Scoring.
 
 
-def stream() -> types.SimpleNamespace:
-    """Return tokens of documents of 0 to 90 tokens, each with its EOT; the last one is cut."""
-    rng = np.random.default_rng(0)
-    documents = []
-    for length in (5, 90, 0, 1, 7, 8, 9, 70, 3, 33):
-        document = rng.integers(1, CONFIG.vocab_size, length)
-        documents += [*document, EOT]
-    return types.SimpleNamespace(ids=np.array(documents[:-1], np.uint16), eot_id=EOT)
-
-
-@pytest.mark.parametrize("stride", [5, 32])
-def test_a_token_is_scored_from_its_own_document(stride):
+def test_a_token_is_scored_from_its_own_document():
     """The context begins with the document, or with a window that leaves at least seq_len - stride tokens."""
     seq_len = 32
-    tokens = stream()
+    stride = 5
+    ids = np.random.default_rng(0).integers(1, CONFIG.vocab_size, 150).astype(np.uint16)
+    ids[[5, 96, 97, 99, 107]] = EOT
+    tokens = types.SimpleNamespace(ids=ids, eot_id=EOT)
     targets = torch.from_numpy(tokens.ids.astype(np.int64))
     inputs = torch.cat([torch.tensor([EOT]), targets[:-1]])  # what each token is predicted from
     alone = build(within=False)

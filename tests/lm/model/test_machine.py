@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lm.core.errors import EnvironmentFailure, ParamsError
+from lm.core.errors import EnvironmentFailure
 from lm.model import machine
 from lm.model.machine import (
     available_memory_bytes,
@@ -36,18 +36,13 @@ def write_group(folder: Path, limit: int | str) -> None:
     (folder / "memory.stat").write_text("anon 400000\ninactive_file 200000\nactive_file 100000\n")
 
 
-def test_a_group_without_a_limit_does_not_count(tmp_path):
-    write_group(tmp_path, "max")
-
-    assert available_memory_bytes(CPU, tmp_path, tmp_path / "none") > 0
-
-
 def test_the_lowest_limit_of_the_control_groups_counts(tmp_path):
-    """First the container's, then that of the group around the own one, then the own one."""
+    """The container's, then that of the group around the own one."""
     member = tmp_path / "member"
     member.write_text("4:cpu,cpuacct:/x\n0::/slurm/job_7\n")
+    write_group(tmp_path / "slurm/job_7", "max")
 
-    for place, limit in ((".", 1_000_000), ("slurm", 950_000), ("slurm/job_7", 900_000)):
+    for place, limit in ((".", 1_000_000), ("slurm", 950_000)):
         write_group(tmp_path / place, limit)
 
         assert available_memory_bytes(CPU, tmp_path, member) == limit - 700_000 + 200_000
@@ -57,12 +52,10 @@ def test_the_lowest_limit_of_the_control_groups_counts(tmp_path):
     ("error", "expected"),
     [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), True),
-        (torch.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("backend='inductor' raised:\nOutOfMemoryError: CUDA out of memory. Tried to allocate"), True),
         (RuntimeError("out of resource: shared memory"), False),
-        (RuntimeError("shapes do not fit"), False),
     ],
 )
 def test_failed_allocations_are_recognized_on_every_device(error, expected):
@@ -84,7 +77,6 @@ ON_LINUX = pytest.mark.skipif(
         ("auto", CUDA, False, torch.float32),
         ("auto", CPU, True, torch.float32),
         ("bfloat16", CPU, True, torch.bfloat16),
-        ("float32", CUDA, True, torch.float32),
     ],
 )
 def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, name, device, has_bfloat16, wanted):
@@ -110,13 +102,11 @@ def test_bfloat16_is_refused_where_it_is_emulated(monkeypatch):
     ("num_gpus", "index", "choice", "wanted"),
     [
         (2, None, "auto", "cuda:0"),  # CUDA_VISIBLE_DEVICES decides which one is the first
-        (2, None, "cuda", "cuda:0"),
-        (2, 1, "auto", "cuda:1"),
+        (2, 1, "cuda", "cuda:1"),
         (2, 1, "cpu", "cpu"),
         (0, None, "auto", "cpu"),
         (2, 2, "auto", "process 3 of this host has no GPU of its own: 2 are visible"),
         (0, None, "cuda", r"device of runtime\.yaml is cuda, and torch finds no NVIDIA GPU"),
-        (0, None, "tpu", "runtime.yaml: device is 'tpu'; it must be one of auto, cpu, cuda"),
     ],
 )
 def test_runtime_yaml_and_the_rank_choose_the_device(monkeypatch, tmp_path, num_gpus, index, choice, wanted):
@@ -126,28 +116,21 @@ def test_runtime_yaml_and_the_rank_choose_the_device(monkeypatch, tmp_path, num_
     Path("runtime.yaml").write_text(f"device: {choice}\n")
 
     if " " in wanted:
-        with pytest.raises((EnvironmentFailure, ParamsError), match=wanted):
+        with pytest.raises(EnvironmentFailure, match=wanted):
             read_device(index)
     else:
         assert read_device(index) == torch.device(wanted)
 
 
-@pytest.mark.parametrize(
-    ("cuda_version", "has_driver", "warns"),
-    [
-        pytest.param(None, True, True, id="torch for CPUs beside a GPU"),
-        pytest.param(None, False, False, id="torch for CPUs without a GPU"),
-        pytest.param("12.8", True, False, id="torch for CUDA"),
-    ],
-)
-def test_a_build_for_cpus_beside_a_gpu_is_warned_of(monkeypatch, cuda_version, has_driver, warns):
-    monkeypatch.setattr(torch.version, "cuda", cuda_version)
-    monkeypatch.setattr(machine, "has_nvidia_driver", lambda: has_driver)
+def test_a_build_for_cpus_beside_a_gpu_is_warned_of(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(machine, "has_nvidia_driver", lambda: True)
 
-    warnings = idle_gpu_warnings()
+    (warning,) = idle_gpu_warnings()
+    assert "`rm -r .venv`" in warning
 
-    assert len(warnings) == int(warns)
-    assert all("`rm -r .venv`" in warning for warning in warnings)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert idle_gpu_warnings() == []
 
 
 # What results depend on.

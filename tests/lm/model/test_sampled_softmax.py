@@ -34,17 +34,6 @@ def draw_operands() -> tuple[Tensor, Tensor]:
     return h, head
 
 
-def full_loss(h: Tensor, head: Tensor, targets: Tensor) -> Tensor:
-    return kernels.cross_entropy(h, head, targets, 512)
-
-
-def sampled_loss(h: Tensor, head: Tensor, targets: Tensor, weights: Tensor, draws: Tensor) -> Tensor:
-    """Return the loss from a sample of the vocabulary, as `Gemma3Model.loss` computes it."""
-    entries, positions, log_factors = sample_vocabulary(targets, weights, draws)
-    chosen = head.index_select(0, entries)
-    return kernels.cross_entropy(h, chosen, positions, 512, log_factors)
-
-
 @pytest.mark.parametrize(
     ("size", "num_others"),
     [
@@ -67,7 +56,7 @@ WEIGHTS = pytest.mark.parametrize("weights", [EQUAL, ZIPF], ids=["equal", "zipf"
 
 
 @WEIGHTS
-@pytest.mark.parametrize("size", [60, 100, 299])
+@pytest.mark.parametrize("size", [60, 299])
 def test_one_entry_of_each_stratum_is_chosen(size, weights):
     """On a line of the entries that are no targets: 40, 41, … here."""
     entries, _, log_factors = sample_vocabulary(TARGETS, weights, draws(size, 1))
@@ -84,13 +73,11 @@ def test_one_entry_of_each_stratum_is_chosen(size, weights):
     assert torch.allclose(log_factors.exp(), (stratum / weights[chosen]).float())
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 100])
-def test_numbers_next_to_one_stay_within_the_vocabulary(size):
-    almost_1 = torch.full((size,), math.nextafter(1.0, 0.0), dtype=torch.float64)
+def test_numbers_next_to_one_stay_within_the_vocabulary():
+    almost_1 = torch.full((100,), math.nextafter(1.0, 0.0), dtype=torch.float64)
 
-    for vocab_size in (40, 50, 8191, 262_144):
-        weights = torch.arange(vocab_size) + 1
-        entries, _, _ = sample_vocabulary(TARGETS, weights, almost_1)
+    for vocab_size in (50, 262_144):
+        entries, _, _ = sample_vocabulary(TARGETS, torch.arange(vocab_size) + 1, almost_1)
 
         assert int(entries.max()) < vocab_size
 
@@ -101,7 +88,7 @@ def test_sums_over_the_vocabulary_are_estimated_without_bias(weights):
     true_sum = float(values.sum())
 
     estimates = []
-    for seed in range(400):
+    for seed in range(200):
         entries, _, log_factors = sample_vocabulary(TARGETS, weights, draws(60, seed))
         of_targets, of_others = values[entries].tensor_split([40])
         factors = log_factors.double().exp()
@@ -132,11 +119,9 @@ def test_a_sample_of_the_whole_vocabulary_is_the_full_loss(numerics):
     full = model.loss(ids, ids)
 
     assert torch.equal(model.loss(ids, ids, draws(50, 1)), full)
-    assert torch.equal(model.loss(ids, ids, draws(51, 1)), full)
     assert not torch.equal(model.loss(ids, ids, draws(30, 1)), full)
-    flops = flops_per_token(model.config, 16)
-    assert flops_per_token(model.config, 16, sampled_vocab_size=51) == flops
-    assert flops_per_token(model.config, 16, sampled_vocab_size=25)["head"] == flops["head"] / 2
+    of_half = flops_per_token(model.config, 16, sampled_vocab_size=25)
+    assert of_half["head"] == flops_per_token(model.config, 16)["head"] / 2
 
 
 @pytest.mark.parametrize("arithmetic", [exact, kernels], ids=["exact", "fast"])

@@ -65,33 +65,21 @@ def test_the_best_weights_are_read_and_the_last_ones_are_beside_them(trained):
         assert record[name] == {"step": step, "sha256": sha256_file(folder / f"{name}_model_params.pt")}
 
 
-def test_weights_of_another_hash_are_refused(trained):
-    folder, _, _ = trained
-    (folder / "last_model_params.pt").replace(folder / "best_model_params.pt")
+def test_weights_of_another_shape_or_hash_are_refused(trained):
+    folder, best, _ = trained
 
+    change(folder, config=dataclasses.asdict(best.config) | {"d_ff": 32})
+    with pytest.raises(IntegrityError, match=r"best_model_params\.pt does not fit model\.json"):
+        load_trained(folder, CPU)
+
+    (folder / "last_model_params.pt").replace(folder / "best_model_params.pt")
     with pytest.raises(IntegrityError, match=r"best_model_params\.pt: sha256 is .*, its record says "):
         load_trained(folder, CPU)
 
 
-def test_weights_of_another_shape_are_refused(trained):
-    folder, best, _ = trained
-    change(folder, config=dataclasses.asdict(best.config) | {"d_ff": 32})
-
-    with pytest.raises(IntegrityError, match=r"best_model_params\.pt does not fit model\.json"):
-        load_trained(folder, CPU)
-
-
-@pytest.mark.parametrize(
-    ("record", "numerics"),
-    [
-        ({"segments": [{"from_step": 0, "numerics": "exact"}]}, "exact"),
-        ({"segments": [{"from_step": 0, "numerics": "fast"}]}, "fast"),
-        ({"segments": []}, "fast"),
-        ({}, "fast"),
-    ],
-)
-def test_a_record_without_numerics_is_of_fast_ones(record, numerics):
-    assert recorded_numerics(record) == numerics
+def test_a_record_without_numerics_is_of_fast_ones():
+    assert recorded_numerics({"segments": [{"from_step": 0, "numerics": "exact"}]}) == "exact"
+    assert recorded_numerics({}) == "fast"
 
 
 def test_a_run_starts_from_random_weights_if_the_folder_has_no_model_and_not_without_one(trained, tmp_path):
