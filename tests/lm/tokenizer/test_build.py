@@ -62,8 +62,7 @@ def test_trained_bpe_gives_the_ids_of_tokenizers(bpe_folder, trained_by_tokenize
 
     ids = [tokenizer.encode(text) for text in texts]
 
-    expected = [encoding.ids for encoding in trained_by_tokenizers.encode_batch_fast(texts)]
-    assert ids == expected
+    assert ids == [encoding.ids for encoding in trained_by_tokenizers.encode_batch_fast(texts)]
     merges = read_json(bpe_folder / "tokenizer.json")["model"]["merges"]
     assert merges == json.loads(trained_by_tokenizers.to_str())["model"]["merges"]
 
@@ -120,14 +119,6 @@ def test_merges_are_recovered_from_ranks():
     assert recover_merges(ranks) == merges
 
 
-def test_a_pair_that_occurs_twice_is_merged():
-    twice, _ = train_bpe([["ab"], ["ab"]], 300)
-    once, _ = train_bpe([["ab"]], 300)
-
-    assert b"ab" in twice
-    assert b"ab" not in once
-
-
 # Imports
 
 
@@ -148,10 +139,6 @@ def write_word_level(source, bpe_folder, eos="EOS", **config):
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens([eos, "[UNK]"])
     save_tokenizer(backend, source, unk_token="[UNK]", **config)
-
-
-def write_byte_level_with_eos(source, bpe_folder, eos):
-    save_tokenizer(byte_level_backend(), source, eos_token=eos)
 
 
 def write_dropout(source, bpe_folder):
@@ -194,11 +181,11 @@ def out(tmp_path) -> Path:
     [
         (functools.partial(write_word_level, eos_token="EOS"), "'EOS'"),
         (functools.partial(write_word_level, eos="two words"), "nor an eos token"),
-        (functools.partial(write_byte_level_with_eos, eos="Ġ"), "text ' ' the id of 'Ġ'"),
         (write_prefix_space, "text 'axb' the id of 'x'"),
         (write_dropout, "dropout"),
         (write_token_of_the_configuration, "text 'hello world' the ids .*, and transformers"),
     ],
+    ids=["a word", "no end", "prefix space", "dropout", "token of the configuration"],
 )
 def test_a_tokenizer_that_cannot_be_used_is_refused(bpe_folder, source, out, write, problem):
     write(source, bpe_folder)
@@ -216,7 +203,7 @@ def import_byte_level(source: Path, out: Path, **config) -> None:
     write_huggingface(out, source)
 
 
-@pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2Tokenizer", "RobertaTokenizer"])
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2Tokenizer"])
 def test_the_ids_are_those_of_the_file_whatever_class_it_names(source, out, name):
     """transformers builds these classes anew, with rules of their own."""
     import_byte_level(source, out, tokenizer_class=name)
@@ -234,11 +221,9 @@ def test_a_folder_that_transformers_would_read_otherwise_is_not_written(source, 
     other_class = {"tokenizer_class": "Qwen2Tokenizer"}
     monkeypatch.setattr(build, "readable_by_all", lambda config: config | other_class)
 
-    for write in (write_huggingface, functools.partial(write_for_generation, eot_id=256)):
-        folder = tmp_path / "other"
-        folder.mkdir(exist_ok=True)
-        with pytest.raises(DataError, match=r"tokenizer\.json: gives the text .*, and transformers"):
-            write(folder, out)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(DataError, match=r"tokenizer\.json: gives the text .*, and transformers"):
+        write_for_generation(tmp_path / "other", out, eot_id=256)
 
 
 TURNS = ["<start_of_turn>", "<end_of_turn>"]
@@ -287,12 +272,9 @@ def test_end_of_text_comes_before_eos(bpe_folder, tmp_path, out):
 
     ids, _ = imported.encode_documents(TEXTS[:2000])
 
-    assert imported.eot_id == ours.eot_id
-    assert imported.vocab_size == VOCAB_SIZE
+    assert (imported.eot_id, imported.vocab_size) == (ours.eot_id, VOCAB_SIZE)
     assert imported.meta["special_tokens"]["<end of turn>"] == VOCAB_SIZE
-    expected, _ = ours.encode_documents(TEXTS[:2000])
-    assert ids.tolist() == expected.tolist()
-    assert imported.token_bytes.tolist() == ours.token_bytes.tolist()
+    assert ids.tolist() == ours.encode_documents(TEXTS[:2000])[0].tolist()
 
 
 # The stage
@@ -328,25 +310,16 @@ def test_the_stage_trains_on_the_training_slice(project, bpe_folder):
     assert files_of("data/tokenizer") != files_of(bpe_folder)
 
 
-@pytest.mark.parametrize("place", ["model/tokenizer", "model"])
-def test_a_folder_of_this_project_is_copied(project, bpe_folder, place):
-    shutil.copytree(bpe_folder, Path("model/tokenizer"))
+def test_a_folder_of_this_project_is_copied_and_one_that_transformers_saved_is_converted(project, bpe_folder):
+    saved = shutil.copytree(bpe_folder, Path("model/tokenizer"))
 
-    assert project({"kind": "folder"}, Path(place)) == 0
-
+    assert project({"kind": "folder"}, Path("model")) == 0
     assert digests(Path("data/tokenizer")) == digests(bpe_folder)
 
-
-def test_a_folder_that_transformers_saved_is_converted(project, bpe_folder):
-    saved = shutil.copytree(bpe_folder, Path("saved"))
     (saved / "meta.json").unlink()
-    write_json(saved / "config.json", {"model_type": "t5"})
-
     assert project({"kind": "folder"}, saved) == 0
-
     converted = load_tokenizer("data/tokenizer")
-    assert converted.meta["kind"] == "huggingface"
-    assert converted.eot_id == VOCAB_SIZE - 1
+    assert (converted.meta["kind"], converted.eot_id) == ("huggingface", VOCAB_SIZE - 1)
     assert converted.encode(TEXTS[0]) == load_tokenizer(bpe_folder).encode(TEXTS[0])
 
 
@@ -364,6 +337,7 @@ def name_outside(folder: Path) -> None:
         (lambda folder: (folder / "ranks.tiktoken").write_text("YQ== 0"), 4, ["ranks.tiktoken", "sha256"]),
         (name_outside, 4, ["'../x'", "must be a path inside"]),
     ],
+    ids=["missing", "changed", "names a file outside"],
 )
 def test_a_damaged_folder_is_refused(project, bpe_folder, capsys, change, code, parts):
     change(shutil.copytree(bpe_folder, Path("mine")))

@@ -11,7 +11,7 @@ import tiktoken
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import load_tokenizer, token_dtype
+from lm.tokenizer.load import load_tokenizer
 from support.tokenizer_cases import (
     SPECIAL,
     TEXTS,
@@ -26,16 +26,6 @@ from support.tokenizer_cases import (
 @pytest.fixture(scope="module")
 def bpe_folder(tmp_path_factory):
     return write_bpe(tmp_path_factory.mktemp("bpe"))
-
-
-@pytest.fixture(scope="module")
-def gpt2_folder(tmp_path_factory):
-    return write_gpt2(tmp_path_factory.mktemp("gpt2"))
-
-
-@pytest.fixture(params=["bpe_folder", "gpt2_folder"])
-def byte_level_folder(request):
-    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +45,11 @@ def gemma_tokenizer(gemma_folder):
     return load_tokenizer(gemma_folder)
 
 
-def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
+def test_gpt2_gives_the_ids_of_tiktoken(tmp_path, monkeypatch):
+    tokenizer = load_tokenizer(write_gpt2(tmp_path))
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
     reference = tiktoken.get_encoding("gpt2")
     texts = TEXTS[:8000]
-    tokenizer = load_tokenizer(gpt2_folder)
 
     ids = [tokenizer.encode(text) for text in texts]
 
@@ -71,8 +61,8 @@ def test_gpt2_gives_the_ids_of_tiktoken(gpt2_folder, monkeypatch):
 DOCUMENTS = ["", "a ", " b", "\n", "\n", *SPECIAL, *TEXTS[:2000]]
 
 
-def test_each_document_ends_with_eot(byte_level_folder):
-    tokenizer = load_tokenizer(byte_level_folder)
+def test_each_document_ends_with_eot_and_its_tokens_have_its_bytes(bpe_folder):
+    tokenizer = load_tokenizer(bpe_folder)
 
     ids, lengths = tokenizer.encode_documents(DOCUMENTS)
 
@@ -80,14 +70,6 @@ def test_each_document_ends_with_eot(byte_level_folder):
     assert lengths.tolist() == [len(document) for document in expected]
     assert ids.tolist() == [token_id for document in expected for token_id in document]
     assert ids.dtype == np.dtype("<u2")
-    assert lengths.dtype == np.int64
-
-
-def test_the_bytes_of_the_tokens_are_those_of_the_text(byte_level_folder):
-    tokenizer = load_tokenizer(byte_level_folder)
-
-    ids, _ = tokenizer.encode_documents(DOCUMENTS)
-
     assert tokenizer.decode_bytes(ids) == "".join(text + "<|endoftext|>" for text in DOCUMENTS).encode()
     assert tokenizer.is_byte_level
     assert tokenizer.count_bytes(ids) == sum(len(text.encode()) for text in DOCUMENTS)
@@ -134,11 +116,6 @@ def test_an_id_outside_the_vocabulary_is_refused(gemma_folder, gemma_tokenizer, 
 
     with pytest.raises(IntegrityError, match=f"gave the id {largest_id}, but meta.json says {largest_id}"):
         load_tokenizer(folder).encode_documents(["漢"])
-
-
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
-def test_ids_have_the_narrowest_dtype(vocab_size, dtype):
-    assert token_dtype(vocab_size) == dtype
 
 
 def test_a_tokenizer_pickles_as_its_folder(bpe_folder, monkeypatch, tmp_path):

@@ -33,7 +33,6 @@ def test_the_default_ids_are_the_committed_ones(tmp_path):
     sha256_of = digests(tmp_path)
     assert sha256_of["ranks.tiktoken"].startswith("c69145d3a483878a")
     assert sha256_of["tokenizer.json"].startswith("65444a5b41dc3278")
-    assert sha256_of["tokenizer_config.json"].startswith("02ec9deebfa6cf1f")
     assert hashlib.sha256(ids.tobytes()).hexdigest().startswith("23e270a6d620ba49")
 
 
@@ -60,16 +59,9 @@ def test_training_merges_within_pieces_only():
 MILLION_SPACES = " " * 1_000_000
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"a\n{MILLION_SPACES}/",
-        f"a{MILLION_SPACES}\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll",
-    ],
-    ids=["spaces", "spaces and other white space"],
-)
-def test_a_million_spaces_are_encoded(folder, text):
+def test_a_million_spaces_are_encoded(folder):
     """tiktoken's pattern fails on them in one piece."""
+    text = f"a{MILLION_SPACES}\n1" + "\n\t" * LONG_RUN_CHARS + "\x1c'll"
     tokenizer = load_tokenizer(folder)
 
     assert tokenizer.decode(tokenizer.encode(text)) == text
