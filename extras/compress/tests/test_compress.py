@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,18 +104,6 @@ def bytes_of(name: str) -> bytes:
     return Path(name).read_bytes()
 
 
-both_kinds_of_models = pytest.mark.parametrize("models", ["data/models", "within"])
-
-
-# The basis: numbers that do not depend on how they are computed
-
-
-@pytest.fixture
-def hidden() -> torch.Tensor:
-    """Hidden states (300, 32) of which most give one token nearly all of the probability."""
-    return 100 * torch.randn(300, 32, generator=torch.Generator().manual_seed(1))
-
-
 # The same bytes come back
 
 
@@ -130,8 +117,7 @@ def test_a_text_comes_back(run, text):
     assert bytes_of("back") == text.encode()
 
 
-@both_kinds_of_models
-@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+@pytest.mark.parametrize(("models", "dtype"), [("data/models", "uint16"), ("within", "uint32")])
 def test_a_token_file_of_several_documents_comes_back(run, trained, models, dtype):
     ids = open_tokens("tokens.bin").ids
     assert np.count_nonzero(ids == trained.tokenizer.eot_id) == 5
@@ -157,40 +143,29 @@ def test_the_processor_changes_no_byte(compressed, python, variables, tmp_path):
     assert bytes_of("back") == bytes_of("text")
 
 
-def set_stride_fraction(fraction: float) -> None:
-    params = Path("params.yaml").read_text()
-    Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", f"stride_fraction: {fraction}"))
-
-
-def stride_of(path) -> int:
-    header, _ = split(Path(path))
-    return header.stride
-
-
 def test_params_decide_the_windows_when_compressing_and_the_header_when_decompressing(run, trained, compressed):
     few_ids = open_tokens("tokens.bin").ids[3 : SEQ_LEN + 8]
     write_ids(Path("few.bin"), few_ids, trained.tokenizer)
-    set_stride_fraction(1 / SEQ_LEN)
+    params = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(params.replace("stride_fraction: 0.5", f"stride_fraction: {1 / SEQ_LEN}"))
 
     run(compress, "few.bin", "small")
     Path("params.yaml").unlink()
     run(decompress, "small", "again.bin")
 
-    assert stride_of(compressed) == STRIDE
-    assert stride_of("small") == 1
+    assert [split(path)[0].stride for path in (compressed, Path("small"))] == [STRIDE, 1]
     assert bytes_of("again.bin") == bytes_of("few.bin")
 
 
 # The size is the loss
 
 
-@both_kinds_of_models
-def test_the_size_is_the_loss_that_eval_reports(run, models):
-    model, _, tokenizer = load(Path(models), Path("data/tokenizer"))
-    ids, _ = tokenizer.encode_documents(fuzzed_texts(60, seed=4))
+def test_the_size_is_the_loss_that_eval_reports(run):
+    model, _, tokenizer = load(Path("within"), Path("data/tokenizer"))
+    ids, _ = tokenizer.encode_documents(fuzzed_texts(30, seed=4))
     tokens = write_ids(Path("long.bin"), ids, tokenizer)
 
-    run(compress, "long.bin", "small", "--models", models)
+    run(compress, "long.bin", "small", "--models", "within")
 
     _, payload = split(Path("small"))
     nats, _ = score_tokens(model, tokens, SEQ_LEN, STRIDE, 8, torch.float32)
@@ -201,33 +176,22 @@ def test_the_size_is_the_loss_that_eval_reports(run, models):
 # Refusals
 
 
-def test_what_is_not_a_text_is_rejected(reject, trained):
+def test_what_is_not_a_text_is_rejected(reject):
     Path("latin").write_bytes(b"caf\xe9")
     Path("empty").write_bytes(b"")
-    write_ids(Path("ends.bin"), np.full(5, trained.tokenizer.eot_id), trained.tokenizer)
 
     reject(compress, ["latin", "small"], 3, "latin", "byte 3", "UTF-8")
     reject(compress, ["empty", "small"], 3, "empty", "no text")
-    reject(compress, ["ends.bin", "small"], 3, "ends.bin", "no text")
 
 
-@pytest.fixture
-def of_gemmas_kind() -> list[str]:
-    """Options that name a model and its tokenizer, which takes ▁ for a space."""
+def test_a_text_that_the_tokenizer_loses_is_rejected(reject):
+    """A tokenizer of Gemma's kind takes ▁ for a space."""
     tokenizer = write_gemma_like(Path("gemma"), Path("source"))
     write_trained(Path("other"), build(tokenizer.vocab_size), tokenizer)
-    return ["--models", "other", "--tokenizer", "gemma"]
-
-
-def test_a_text_that_the_tokenizer_loses_is_rejected_and_another_comes_back(run, reject, of_gemmas_kind):
     Path("lost").write_text("a ▁")
-    Path("text").write_text("the é 漢")
 
-    reject(compress, ["lost", "small", *of_gemmas_kind], 3, "lost: the tokenizer does not give this text back")
-    run(compress, "text", "small", *of_gemmas_kind)
-    run(decompress, "small", "back", *of_gemmas_kind)
-
-    assert Path("back").read_text() == "the é 漢"
+    options = ["--models", "other", "--tokenizer", "gemma"]
+    reject(compress, ["lost", "small", *options], 3, "lost: the tokenizer does not give this text back")
 
 
 def test_a_token_outside_the_vocabulary_is_rejected(reject, trained):
@@ -245,49 +209,33 @@ def test_a_token_file_of_another_tokenizer_is_rejected(reject, trained):
     reject(compress, ["other.bin", "small"], 4, "other.bin", "made with tokenizer abab")
 
 
-@pytest.mark.parametrize(
-    ("tool", "file"),
-    [
-        (compress, "text"),
-        (decompress, "text.rlmc"),
-    ],
-)
-def test_another_tokenizer_than_the_models_is_rejected(reject, tool, file):
-    write_bpe(Path("other"), seed=5)
+def test_another_tokenizer_or_model_is_rejected(reject, trained):
+    write_bpe(Path("other_tokenizer"), seed=5)
+    write_trained(Path("other_model"), build(trained.tokenizer.vocab_size, seed=1), trained.tokenizer)
 
-    reject(tool, [file, "out", "--tokenizer", "other"], 4, "trained with tokenizer")
+    reject(compress, ["text", "out", "--tokenizer", "other_tokenizer"], 4, "trained with tokenizer")
+    reject(decompress, ["text.rlmc", "out", "--tokenizer", "other_tokenizer"], 4, "trained with tokenizer")
+    reject(decompress, ["text.rlmc", "out", "--models", "other_model"], 4, "text.rlmc", "with the weights")
 
 
 @pytest.mark.parametrize("tool", [compress, decompress])
 def test_wrong_paths_are_rejected(reject, tool):
     reject(tool, ["nothing", "out"], 2, "nothing")
-    reject(tool, ["data", "out"], 2, "data")
-    reject(tool, ["text", "data"], 2, "data", "another output")
     reject(tool, ["text", "data/../text"], 2, "data/../text", "another output")
 
 
-def test_another_model_is_rejected(reject, trained, compressed):
-    write_trained(Path("other"), build(trained.tokenizer.vocab_size, seed=1), trained.tokenizer)
-
-    reject(decompress, [compressed, "back", "--models", "other"], 4, "text.rlmc", "with the weights")
-
-
 def test_files_of_others_and_of_other_versions_are_rejected(reject):
-    found = {b"": "`compress`", b"PK\3\4": "`compress`", b"RLMC": "must be 03", b"RLMC\1\0": "version 01"}
-    for content, sentence in found.items():
+    for content, sentence in ((b"PK\3\4", "`compress`"), (b"RLMC\1\0", "version 01")):
         Path("other.rlmc").write_bytes(content)
 
         reject(decompress, ["other.rlmc", "back"], 4, "other.rlmc", sentence)
 
 
-IN_EACH_FIELD = [5, 6, 13, 14, 22, 30, 37]
-
-
 def test_a_changed_file_is_rejected_before_the_model_computes(reject, compressed, monkeypatch):
     monkeypatch.setattr(decompress, "decode", None)
     content = compressed.read_bytes()
-    damaged = [content[:length] for length in (5, 20, HEADER_BYTES - 1, HEADER_BYTES, -1)] + [content + b"\0"]
-    for place in (*IN_EACH_FIELD, HEADER_BYTES, len(content) - 1):
+    damaged = [content[:5], content[:HEADER_BYTES], content[:-1], content + b"\0"]
+    for place in (5, 13, 22, 37, HEADER_BYTES):
         flipped = bytes([content[place] ^ 1])
         damaged.append(content[:place] + flipped + content[place + 1 :])
 
@@ -324,12 +272,10 @@ def test_a_model_that_sees_the_future_is_rejected(reject, monkeypatch):
     reject(compress, ["text", "small"], 4, "text: the model sees the future")
 
 
-def test_the_header_names_the_weights_the_text_and_the_windows(compressed):
+def test_the_header_names_the_weights_and_the_text(compressed):
     header = compressed.read_bytes()[:HEADER_BYTES]
 
     record = json.loads(Path("data/models/model.json").read_text())
-    _, stride = struct.unpack(">II", header[6:14])
     assert header[:6] == b"RLMC\3\0"
-    assert stride == STRIDE
     assert header[14:22].hex() == record["best"]["sha256"][:16]
     assert header[22:30] == hashlib.sha256(bytes_of("text")).digest()[:8]

@@ -19,20 +19,12 @@ class Step(NamedTuple):
     weights: list[int]
     symbol: int
 
-    @property
-    def total(self) -> int:
-        return sum(self.weights)
-
-    @property
-    def bits(self) -> float:
-        return math.log2(self.total) - math.log2(self.weights[self.symbol])
-
 
 def encode(steps: list[Step]) -> bytes:
     encoder = Encoder()
     for step in steps:
         before = sum(step.weights[: step.symbol])
-        encoder.encode(before, step.weights[step.symbol], step.total)
+        encoder.encode(before, step.weights[step.symbol], sum(step.weights))
     return encoder.finish()
 
 
@@ -49,16 +41,13 @@ def decode(encoded: bytes, all_weights: list[list[int]]) -> list[int]:
     return symbols
 
 
-def information_bytes(steps: list[Step]) -> float:
-    return sum(step.bits for step in steps) / 8
-
-
 def check(steps: list[Step]) -> bytes:
     """Check that the symbols come back from as many bytes as they have information; return the bytes."""
     encoded = encode(steps)
     decoded = decode(encoded, [step.weights for step in steps])
     assert decoded == [step.symbol for step in steps]
-    assert len(encoded) <= information_bytes(steps) + 1.01
+    bits = sum(math.log2(sum(step.weights) / step.weights[step.symbol]) for step in steps)
+    assert len(encoded) <= bits / 8 + 1.01
     return encoded
 
 

@@ -94,11 +94,10 @@ def small_blocks(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("num_tokens", [1, 64, 65])
+@pytest.mark.parametrize("num_tokens", [1, 65])
 @pytest.mark.parametrize(
     ("dtype", "name", "options"),
     [
-        ("uint16", "b.npy", []),
         ("uint32", "b.npy", ["--row_length", 8]),
         ("uint16", "b", ["--seq_len", 7]),
     ],
@@ -119,8 +118,6 @@ def test_a_round_trip_gives_the_same_bytes_and_sidecar(tmp_path, run, tokenizer,
     [
         ((60,), "int32", "C"),
         ((6, 10), ">i8", "F"),
-        ((60, 1), "int32", "C"),
-        ((1, 60), ">i8", "C"),
     ],
 )
 def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, shape, dtype, order):
@@ -133,42 +130,29 @@ def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, shape, dty
     assert ids_of(tmp_path / "b.bin") == ids.tolist()
 
 
-def test_a_last_document_without_its_end_counts(tmp_path, run, tokenizer):
+def test_a_created_sidecar_has_the_counts_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
+    """The last document lacks its end."""
     ids, _ = tokenizer.encode_documents(TEXTS)
     np.save(tmp_path / "a.npy", ids[:-1].astype(np.int64))
 
     run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
 
-    assert open_tokens(tmp_path / "b.bin").meta["documents"] == len(TEXTS)
-
-
-def test_a_created_sidecar_has_the_counts_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
-    ids, _ = tokenizer.encode_documents(TEXTS)
-    np.save(tmp_path / "a.npy", ids.astype(np.int64))
-
-    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
-
     tokens = open_tokens(tmp_path / "b.bin")
     check_tokenizer(tokens, tokenizer.sha256)
-    meta = tokens.meta
-    assert meta["documents"] == len(TEXTS)
-    assert meta["characters"] == sum(len(text) for text in TEXTS)
-    assert meta["utf8_bytes"] == sum(len(text.encode()) for text in TEXTS)
-    assert meta["tokenizer"] == tokenizer.sidecar_entry()
-    assert meta["slice"] is None
+    assert tokens.meta["documents"] == len(TEXTS)
+    assert tokens.meta["characters"] == sum(len(text) for text in TEXTS)
+    assert tokens.meta["utf8_bytes"] == sum(len(text.encode()) for text in TEXTS)
 
 
-@pytest.mark.parametrize(("name", "option"), [("b.npy", "--row_length"), ("b", "--seq_len")])
-def test_the_last_row_is_padded_with_ends_of_text(tmp_path, run, tokenizer, name, option):
+def test_the_last_row_is_padded_with_ends_of_text(tmp_path, run, tokenizer):
     write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
 
-    line = run("a.bin", name, option, 4)
+    assert "3 of padding" in run("a.bin", "b.npy", "--row_length", 4)
+    run("a.bin", "b", "--seq_len", 4)
 
-    assert "5 tokens" in line
-    assert "3 of padding" in line
-    path = tmp_path / name
-    rows = np.load(path).tolist() if path.is_file() else pickle.loads((path / "dump-0.pkl").read_bytes())
-    assert rows == [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
+    expected = [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
+    assert np.load(tmp_path / "b.npy").tolist() == expected
+    assert pickle.loads((tmp_path / "b" / "dump-0.pkl").read_bytes()) == expected
 
 
 @pytest.mark.parametrize(
@@ -188,9 +172,8 @@ def test_padding_of_foreign_dumps_is_removed_only_if_it_is_named(tmp_path, run, 
 
 @pytest.fixture
 def folder_of_mistakes(tmp_path, run, tokenizer):
-    """A token file and its dumps, an array without a sidecar, dumps of another program, a folder that holds none."""
+    """A token file, an array without a sidecar, dumps of another program, a folder that holds none."""
     write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
-    run("a.bin", "own", "--seq_len", 4)
     write_foreign(tmp_path / "theirs", [[1, 2, 9, 9]])
     np.save(tmp_path / "bare.npy", np.arange(9))
     (tmp_path / "full").mkdir()
@@ -203,16 +186,11 @@ def folder_of_mistakes(tmp_path, run, tokenizer):
     [
         (["none.bin", "b.npy"], 2, ["none.bin", "no such file"]),
         (["a.bin", "a.bin"], 2, ["a.bin", "is the input"]),
-        (["a.bin", "b.txt"], 2, ["b.txt", "X.bin", "X.npy"]),
         (["a.bin", "b"], 2, ["b", "--seq_len"]),
-        (["a.bin", "b", "--seq_len", "0"], 2, ["--seq_len is 0", "at least 1"]),
-        (["a.bin", "b.npy", "--seq_len", "4"], 2, ["--seq_len", "dumps", "leave it out"]),
         (["a.bin", "full", "--seq_len", "4"], 2, ["full", "thesis.txt", "another folder"]),
         (["full", "b.bin"], 4, ["full", "dump-meta_data.json"]),
         (["bare.npy", "b.bin"], 2, ["bare.npy", "--tokenizer"]),
         (["theirs", "b.bin"], 2, ["theirs", "--input_pad_token"]),
-        (["bare.npy", "b.bin", "--input_pad_token", "9"], 2, ["bare.npy", "--input_pad_token", "leave it out"]),
-        (["own", "b.npy", "--input_pad_token", "9"], 2, ["own", "--input_pad_token", "leave it out"]),
     ],
 )
 def test_mistakes_give_one_sentence_and_leave_no_file(folder_of_mistakes, refuse, arguments, code, parts):
@@ -227,7 +205,6 @@ def test_mistakes_give_one_sentence_and_leave_no_file(folder_of_mistakes, refuse
     ("ids", "token", "position"),
     [
         ([1, 2, 3, 300], 300, 3),  # in the second block
-        ([1, -1], -1, 1),
         ([2**16 + 1], 65537, 0),  # would be 1 as uint16
     ],
 )
