@@ -3,7 +3,6 @@
 import json
 import math
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +13,6 @@ import yaml
 from extras.lm_eval.lm_eval import main
 from lm.core.errors import UserError
 from lm.model.score import score_tokens, window_losses
-from lm.tokenizer.load import load_tokenizer
-from support import tokenizer_cases
 from support.model_cases import build, write_bpe, write_gemma_like, write_trained
 from support.refusal import refused
 from tools.export_hf.hugging_face import load_run, write_model
@@ -41,14 +38,8 @@ ODD = [
 TEXTS = [*STORIES, *ODD]
 
 
-def load_gpt2(folder: Path):
-    folder.mkdir()
-    return load_tokenizer(tokenizer_cases.write_gpt2(folder))
-
-
 TOKENIZERS = {
     "bpe": write_bpe,
-    "gpt2": load_gpt2,
     "gemma_like": lambda folder: write_gemma_like(folder, folder.parent / "hf"),
 }
 
@@ -99,9 +90,6 @@ def nats_of_ending(run, beginning: str, ending: str) -> float:
 def test_whole_texts_have_our_losses_within_1e_4_nats_per_token(run):
     """Texts of less than a window, of several, and of windows that repeat."""
     expected = [nats_of(run, text) for text in TEXTS]
-    lengths = [len(each) for each in expected]
-    assert min(lengths) < SEQ_LEN
-    assert max(lengths) > 3 * SEQ_LEN
 
     found = run.exported.loglikelihood_rolling([request(text) for text in TEXTS], disable_tqdm=True)
 
@@ -135,27 +123,12 @@ def inputs(run, monkeypatch) -> list[list[int]]:
     return inputs
 
 
-def check_ends_of_text(run, inputs: list[list[int]], num_texts: int) -> None:
-    """Check that as many inputs as there are texts begin with end-of-text, and that it is nowhere else."""
-    eot_id = run.tokenizer.eot_id
-    with_end = [ids for ids in inputs if eot_id in ids]
-    assert len(with_end) == num_texts
-    for ids in with_end:
-        assert ids[0] == eot_id
-        assert eot_id not in ids[1:]
-
-
 def test_every_text_begins_with_one_end_of_text_and_windows_are_as_long_as_in_training(run, inputs):
     run.exported.loglikelihood_rolling([request(text) for text in TEXTS])
 
-    check_ends_of_text(run, inputs, len(TEXTS))
+    ends = [place for ids in inputs for place, token in enumerate(ids) if token == run.tokenizer.eot_id]
+    assert ends == [0] * len(TEXTS)
     assert max(len(ids) for ids in inputs) == SEQ_LEN + 1
-
-
-def test_every_beginning_of_a_continuation_begins_with_one_end_of_text(run, inputs):
-    run.exported.loglikelihood([request(text[:-3], text[-3:]) for text in TEXTS])
-
-    check_ends_of_text(run, inputs, len(TEXTS))
 
 
 TASK = {
@@ -170,27 +143,22 @@ TASK = {
 
 
 @with_bpe_alone
-def test_the_command_runs_a_task_of_a_folder_with_the_arguments_of_lm_eval(run, tmp_path, monkeypatch, capsys):
+def test_the_command_runs_a_task_of_a_folder_with_the_arguments_of_lm_eval(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", [])
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     task = TASK | {"dataset_kwargs": {"data_files": {"test": str(documents)}}}
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/stories.yaml").write_text(yaml.safe_dump(task))
-    options = ["--include_path", str(tmp_path / "tasks"), "--output_path", str(tmp_path / "results"), "--log_samples"]
+    options = ["--include_path", str(tmp_path / "tasks"), "--output_path", str(tmp_path / "results")]
 
     assert main([str(run.export), "--tasks", "stories", "--limit", "9", *options]) == 0
 
     (path,) = (tmp_path / "results").glob("*/results_*.json")
-    results = json.loads(path.read_text())
+    results = json.loads(path.read_text())["results"]
     num_bytes = sum(len(text.encode()) for text in TEXTS[:9])
     nats = sum(nats_of(run, text).sum(dtype=np.float64) for text in TEXTS[:9])
-    assert results["results"]["stories"]["bits_per_byte,none"] == pytest.approx(
-        nats / math.log(2) / num_bytes, rel=1e-4
-    )
-    assert "|stories|" in capsys.readouterr().out
-    (samples,) = (tmp_path / "results").glob("*/samples_stories_*.jsonl")
-    assert len(samples.read_text().splitlines()) == 9
+    assert results["stories"]["bits_per_byte,none"] == pytest.approx(nats / math.log(2) / num_bytes, rel=1e-4)
 
 
 def test_a_folder_that_is_not_an_export_is_refused(tmp_path, capsys):

@@ -80,16 +80,14 @@ def test_the_losses_of_an_export_are_those_of_eval(committed, capsys):
     assert export_hf.main(["exported"]) == 0
 
     assert main(["exported"]) == 0
-    capsys.readouterr()
-    compared = compare.main(["workspace", str(TABLE), "--json", "--within", "1e-6"])
 
     losses = pq.read_table("data/evaluation/document_losses.parquet")
     (documents,) = rows_of(TABLE).values()
     assert [nats for nats, _ in documents] == pytest.approx(losses["nats"].to_pylist(), rel=0, abs=1e-4)
     assert [size for _, size in documents] == losses["utf8_bytes"].to_pylist()
-    (comparison,) = json.loads(capsys.readouterr().out)["comparisons"]
-    assert compared == 0
-    assert comparison["equivalence"]["verdict"] == "equivalent"
+    capsys.readouterr()
+    assert compare.main(["workspace", str(TABLE), "--within", "1e-6"]) == 0
+    assert "equivalent" in capsys.readouterr().out
 
 
 @torch.no_grad()
@@ -115,24 +113,11 @@ def test_each_token_of_another_model_is_scored_once_in_windows_that_move(gpt2):
     assert window == num_windows
 
 
-def test_special_strings_in_a_text_are_ordinary_and_end_of_text_ends_each_document(gpt2, capsys):
+def test_special_strings_in_a_text_are_ordinary_and_end_of_text_ends_each_document(gpt2):
     ids, lengths, eot_id = encode_with_transformers(Path("gpt2"), ["<|endoftext|>", "é"])
 
     assert lengths.tolist() == [14, 3]
     assert np.flatnonzero(ids == eot_id).tolist() == [13, 16]
-    assert "warning" not in capsys.readouterr().out
-
-
-def test_models_of_different_contexts_are_refused_in_one_table(gpt2, capsys):
-    """A longer context lowers the loss; the table does not tell the contexts."""
-    shutil.copytree("gpt2", "shorter")
-    Path("shorter/model.json").write_text(json.dumps({"seq_len": 20}))
-
-    status = main(["gpt2", "shorter"])
-
-    refused(status, capsys.readouterr().err, 2, "gpt2 24, shorter 20", "give --seq_len, such as 20")
-    assert not TABLE.exists()
-    assert main(["gpt2", "shorter", "--seq_len", "20"]) == 0
 
 
 def write_bidirectional(folder: Path) -> None:
@@ -150,12 +135,14 @@ def test_what_cannot_be_scored_is_refused(gpt2, capsys):
     write_tokenizer(Path("no_end"))
     gpt2.save_pretrained("no_end")
     Path("empty").mkdir()
-    Path("elsewhere/gpt2").mkdir(parents=True)
+    shutil.copytree("gpt2", "shorter")
+    Path("shorter/model.json").write_text(json.dumps({"seq_len": 20}))
     cases = [
         (["missing"], 2, "missing is not a folder"),
-        (["gpt2", "elsewhere/gpt2"], 2, "two folders have the same name"),
         (["gpt2", "--out", "x.txt"], 2, "--out is x.txt"),
         (["gpt2", "--seq_len", "25"], 2, "--seq_len is 25; it must be from 1 to 24"),
+        # A longer context lowers the loss; the table does not tell the contexts.
+        (["gpt2", "shorter"], 2, "gpt2 24, shorter 20"),
         (["empty"], 3, "empty: not a causal model of transformers"),
         (["no_end"], 3, "no_end: its tokenizer has no eos_token"),
         (["bert"], 3, "bert: a prediction depends on later tokens"),

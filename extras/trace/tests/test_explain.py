@@ -11,7 +11,6 @@ from extras.trace import explain as explain_tool
 from extras.trace import trace as trace_tool
 from extras.trace.documents import describe_documents
 from lm.core.files import read_json, write_json
-from lm.evaluate.copies import Copy
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens, write_tokens
@@ -98,14 +97,6 @@ def run_tool(tool, arguments, capsys) -> str:
     return captured.out
 
 
-def refuse(tool, arguments, capsys, code: int, *parts: str) -> None:
-    """Check that a tool prints nothing and ends with a status and one sentence that contains all `parts`."""
-    status = tool.main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    refused(status, captured.err, code, *parts)
-    assert captured.out == ""
-
-
 @pytest.fixture
 def explain(project, monkeypatch, capsys):
     """Return the function that runs `explain` and returns what it prints."""
@@ -130,14 +121,6 @@ def write_samples(*samples) -> None:
 # explain
 
 
-def test_the_step_is_described(explain):
-    first_line = explain("--step", 2).splitlines()[0]
-
-    assert first_line.startswith("step 2 of 0 to 11: 7 windows of 24 tokens, seed 3")
-    assert f"{2 * BATCH_TOKENS} before it" in first_line
-    assert f"{3 * BATCH_TOKENS} after it" in first_line
-
-
 def documents_in(project, start: int) -> list[tuple[int, int, int, int]]:
     """Return (document, first and last of its tokens, its length) of what a window touches, token by token."""
     owner = np.repeat(np.arange(len(project.texts)), project.lengths)
@@ -150,70 +133,28 @@ def documents_in(project, start: int) -> list[tuple[int, int, int, int]]:
     return documents
 
 
-def test_rows_have_the_epoch_the_text_the_place_and_the_documents_of_their_windows(project, explain):
-    epochs = []
+def test_rows_have_the_epoch_the_text_and_the_documents_of_their_windows(project, explain):
     for step in range(STEPS):
         rows = re.split(r"^(?=row \d+,)", explain("--step", step), flags=re.M)[1:]
 
         starts = project.windows.starts(step)
-        x, y = project.windows.batch(step)
-        assert len(rows) == BATCH_SIZE
-        for start, inputs, targets, row in zip(starts, x, y, rows, strict=True):
-            epochs.append(int(re.match(r"row \d+, epoch (\d+),", row)[1]))
-            text = "\n".join(re.findall(r"^  \| (.*)$", row, re.M))
-            assert text == project.tokenizer.decode(inputs)
-            assert f"last target: {project.tokenizer.decode(targets[-1:])!r}" in row
-            assert f"tokens {start:,} to {start + SEQ_LEN - 1:,} of {len(project.tokens.ids):,}" in row
-
-            lines = re.findall(r"^  document (\d+), its tokens (\d+) to (-?\d+) of (\d+): (.*)$", row, re.M)
-            figures = [tuple(int(figure) for figure in line[:4]) for line in lines]
-            assert figures == documents_in(project, start)
-            for document, *_, first_words in lines:
-                words = " ".join(project.texts[int(document)].split()).replace("`", "'")
-                assert first_words.rstrip("…") in words
-
-    sizes = [project.windows.windows_per_epoch(epoch) for epoch in range(9)]
-    expected = np.repeat(np.arange(9), sizes)[: STEPS * BATCH_SIZE]
-    assert epochs == expected.tolist()
-    assert epochs[-1] > 0
-
-
-def test_a_document_that_begins_right_after_a_window_is_not_listed(project):
-    begin_of_next = int(project.tokens.spans[4][0])
-
-    lines = describe_documents(project.tokens, project.tokenizer, [], begin_of_next - 5, begin_of_next)
-
-    assert [line.split(",")[0] for line in lines] == ["document 3"]
+        x, _ = project.windows.batch(step)
+        for number, (start, inputs, row) in enumerate(zip(starts, x, rows, strict=True)):
+            epoch = project.windows.epoch_of(step * BATCH_SIZE + number)
+            assert row.startswith(f"row {number}, epoch {epoch}, ")
+            assert "\n".join(re.findall(r"^  \| (.*)$", row, re.M)) == project.tokenizer.decode(inputs)
+            lines = re.findall(r"^  document (\d+), its tokens (\d+) to (\d+) of (\d+): ", row, re.M)
+            assert [tuple(int(figure) for figure in line) for line in lines] == documents_in(project, start)
 
 
 def test_a_document_of_a_mixture_is_named_with_its_source(project):
+    """The document that begins right after the window is not listed."""
     sources = [f"source-{number}" for number in range(len(project.texts))]
-    begin = int(project.tokens.spans[3][0])
-    end = int(project.tokens.spans[4][1])
+    begin_of_next = int(project.tokens.spans[4][0])
 
-    lines = describe_documents(project.tokens, project.tokenizer, sources, begin, end)
+    lines = describe_documents(project.tokens, project.tokenizer, sources, begin_of_next - 5, begin_of_next)
 
-    assert [line.split(",")[0] for line in lines] == ["document 3 of source-3", "document 4 of source-4"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem", "last"),
-    [
-        (["--step", STEPS], f"--step is {STEPS}", STEPS - 1),
-        (["--step", 0, "--row", BATCH_SIZE], f"--row is {BATCH_SIZE}", BATCH_SIZE - 1),
-    ],
-)
-@pytest.mark.usefixtures("explain")
-def test_a_step_or_row_outside_the_run_is_refused(capsys, arguments, problem, last):
-    refuse(explain_tool, arguments, capsys, 2, problem, f"from 0 to {last}")
-
-
-@pytest.mark.usefixtures("explain")
-def test_tokens_of_another_tokenizer_are_refused(capsys, monkeypatch):
-    other = SimpleNamespace(sha256="ab" * 32)
-    monkeypatch.setattr(explain_tool, "load_tokenizer", lambda folder: other)
-
-    refuse(explain_tool, ["--step", 0], capsys, 4, "train.bin", "tokenizer")
+    assert [line.split(",")[0] for line in lines] == ["document 3 of source-3"]
 
 
 def test_the_step_is_that_of_the_model_although_parameters_were_edited(project, explain):
@@ -226,26 +167,13 @@ def test_the_step_is_that_of_the_model_although_parameters_were_edited(project, 
 
     params.write_bytes(before)
     assert edited == expected
-    assert f"seed {SEED} ({MODEL})" in edited
+    Path(MODEL).rename("kept.json")
+    without_a_model = explain("--step", 1)
+    Path("kept.json").rename(MODEL)
+    assert without_a_model == expected.replace(MODEL, "params.yaml")
 
 
-def test_without_a_model_the_step_is_that_of_the_parameters(project, explain):
-    of_model = explain("--step", 1)
-    model = Path(MODEL).rename("kept.json")
-
-    of_parameters = explain("--step", 1)
-
-    model.rename(MODEL)
-    assert of_parameters == of_model.replace(MODEL, "params.yaml")
-
-
-def test_a_model_of_other_tokens_is_not_explained(explain, change_record, capsys):
-    change_record(data_sha256={"train": "9"})
-
-    refuse(explain_tool, ["--step", 1], capsys, 4, "trained with another data/processed_datasets/train.bin")
-
-
-# trace: where the text is, and which steps read it
+# trace
 
 
 def rows_that_learn(project, begin: int, end: int, num_steps: int) -> set[tuple[int, int]]:
@@ -260,15 +188,9 @@ def rows_that_learn(project, begin: int, end: int, num_steps: int) -> set[tuple[
     return found
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "wholly_read"),
-    [pytest.param(9, True, id="short"), pytest.param(SEQ_LEN + 6, False, id="longer than a window")],
-)
-def test_a_copy_is_found_with_its_document_its_place_and_the_steps_that_read_it(
-    project, trace, explain, num_tokens, wholly_read
-):
-    outputs = ""
-    for document in np.flatnonzero(project.lengths > num_tokens + 1)[:6]:
+@pytest.mark.parametrize("num_tokens", [9, SEQ_LEN + 6], ids=["short", "longer than a window"])
+def test_a_copy_is_found_with_its_document_its_place_and_the_steps_that_read_it(project, trace, num_tokens):
+    for document in np.flatnonzero(project.lengths > num_tokens + 1)[:4]:
         begin = int(project.tokens.spans[document][0])
         write_samples(project.tokens.ids[begin : begin + num_tokens])
 
@@ -280,68 +202,28 @@ def test_a_copy_is_found_with_its_document_its_place_and_the_steps_that_read_it(
         assert f"document {document}, its tokens 0 to {num_tokens - 1} of {project.lengths[document]}: " in longest
         read = {(int(step), int(row)) for step, row in re.findall(r"step (\d+) row (\d+)", longest)}
         assert read == rows_that_learn(project, begin, begin + num_tokens, STEPS - 1)
-        for step, row in sorted(read)[:1]:
-            assert f"document {document}, " in explain("--step", step, "--row", row)
-        outputs += longest
-
-    assert ("read whole" in outputs) == wholly_read
-    assert "read cut" in outputs
 
 
-def test_a_place_is_read_by_a_window_that_has_two_of_its_tokens():
-    copy = Copy(begin=0, end=3, count=4, positions=[8, 9, 9 + SEQ_LEN, 10 + SEQ_LEN])
-
-    assert trace_tool.places_read(copy, np.array([10]), SEQ_LEN) == ([9, 9 + SEQ_LEN, 8, 10 + SEQ_LEN], 2)
-
-
-@pytest.mark.parametrize(
-    ("readings", "most", "lines"),
-    [
-        (
-            [
-                (0, [(3, 1)], 1),
-                (1, [(5, 0), (7, 2)], 2),
-                (2, [(9, 4)], 3),
-                (3, [], 1),
-                (4, [(12, 0)], 1),
-            ],
-            4,
-            [
-                "read whole: step 3 row 1 (epoch 0)",
-                "read cut into 2 windows: step 5 row 0, step 7 row 2 (epoch 1)",
-                "read in part, 1 of 3 windows: step 9 row 4 (epoch 2)",
-                "read whole: step 12 row 0 (epoch 4)",
-            ],
-        ),
-        ([(0, [(3, 1)], 1), (1, [(5, 0)], 1)], 1, ["read whole: step 3 row 1 (epoch 0)", "and in 1 more epochs"]),
-        ([(0, [], 1)], 1, ["not read in the first 1,200 steps"]),
-    ],
-)
-def test_each_epoch_that_reads_a_place_has_a_line(readings, most, lines):
+def test_each_epoch_that_reads_a_place_has_a_line():
+    readings = [
+        (0, [(3, 1)], 1),
+        (1, [(5, 0), (7, 2)], 2),
+        (2, [(9, 4)], 3),
+        (3, [], 1),
+        (4, [(12, 0)], 1),
+    ]
     windows = SimpleNamespace(readings=lambda begin, end, steps: readings)
 
-    assert trace_tool.describe_readings(windows, 0, 9, 1200, most) == lines
-
-
-# trace: what is new, what is counted
+    assert trace_tool.describe_readings(windows, 0, 9, 1200, 3) == [
+        "read whole: step 3 row 1 (epoch 0)",
+        "read cut into 2 windows: step 5 row 0, step 7 row 2 (epoch 1)",
+        "read in part, 1 of 3 windows: step 9 row 4 (epoch 2)",
+        "and in 1 more epochs",
+    ]
 
 
 def test_new_text_is_marked(trace):
-    output = trace("qzqzqz" * 3)
-
-    assert "\n  | ⟦qzqzqzqzqzqzqzqzqz⟧\n" in output
-    assert "1. " not in output
-
-
-def test_tokens_of_two_copies_that_overlap_count_once(project, trace, monkeypatch):
-    """Of 12 tokens, the first nine are in a copy, two of them in both."""
-    copies = [Copy(0, 6, 1, [0]), Copy(4, 9, 1, [50])]
-    monkeypatch.setattr(trace_tool, "find_copies", lambda *given: [copies])
-    write_samples(project.tokens.ids[:12])
-
-    output = trace("--sample", 1)
-
-    assert output.startswith("12 tokens; 3 of them, between ⟦ and ⟧, are new: ")
+    assert "\n  | ⟦qzqzqzqzqzqzqzqzqz⟧\n" in trace("qzqzqz" * 3)
 
 
 def test_what_a_longer_span_contains_is_not_listed_again(project, trace):
@@ -364,80 +246,60 @@ def test_places_beyond_those_listed_are_counted(trace):
     assert "\n  and 39 more places" in output
 
 
-def test_the_reading_of_many_places_is_counted_among_the_first_ones(trace, monkeypatch):
-    """One of the first three places is read by no window."""
-    monkeypatch.setattr(trace_tool, "MOST_PLACES", 3)
-
-    output = trace(FREQUENT, "--min_tokens", 2, "--steps", STEPS)
-
-    assert "40 times in the training text, 2 of the first 3 read in the first 12 steps\n" in output
-
-
 def test_the_best_weights_have_read_the_windows_up_to_their_step(trace, change_record):
     """The run went on after its best validation."""
     change_record(best={"step": 5, "sha256": "1234"})
 
     output = trace(FREQUENT, "--min_tokens", 2)
 
-    assert " of them read in the first 5 steps\n" in output
     assert output == trace(FREQUENT, "--min_tokens", 2, "--steps", 5)
     assert output != trace(FREQUENT, "--min_tokens", 2, "--steps", STEPS)
 
 
-# trace: refusals
+# Refusals
+
+
+OTHER_TOKENS = {"data_sha256": {"train": "9"}}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("tool", "arguments", "changed", "code", "said"),
     [
-        (["a"], ["1 tokens", "at least --min_tokens, 4"]),
-        (["--sample", 1, "--min_tokens", 1], ["--min_tokens is 1", "from 2"]),
-        (["--sample", 1, "--steps", STEPS + 1], [f"--steps is {STEPS + 1}", f"from 1 to {STEPS}"]),
-        (["--sample", 2], ["--sample is 2", "from 1 to 1"]),
+        (explain_tool, ["--step", STEPS], {}, 2, f"--step is {STEPS}; it must be from 0 to {STEPS - 1}"),
+        (explain_tool, ["--step", 0, "--row", BATCH_SIZE], {}, 2, f"--row is {BATCH_SIZE}"),
+        (explain_tool, ["--step", 1], OTHER_TOKENS, 4, "trained with another data/processed_datasets/train.bin"),
+        (trace_tool, ["a"], {}, 2, "1 tokens"),
+        (trace_tool, ["--sample", 1, "--steps", STEPS + 1], {}, 2, f"--steps is {STEPS + 1}"),
+        (trace_tool, ["--sample", 2], {}, 2, "--sample is 2"),
+        (trace_tool, ["--sample", 1], OTHER_TOKENS, 4, "another data/processed_datasets/train.bin"),
+        (trace_tool, ["--sample", 1], {"best": {"step": 1, "sha256": "9"}}, 4, "evaluates other weights"),
+        (trace_tool, ["--sample", 1], {"seed": None}, 4, "seed is None"),
+        (
+            trace_tool,
+            [FREQUENT, "--min_tokens", 2],
+            {"best": {"step": 0, "sha256": "1234"}},
+            2,
+            "before the first step",
+        ),
     ],
 )
-@pytest.mark.usefixtures("trace")
-def test_arguments_out_of_range_are_named(project, capsys, arguments, parts):
-    write_samples(project.tokens.ids[:9])
-
-    refuse(trace_tool, arguments, capsys, 2, *parts)
-
-
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        ({"best": {"step": 1, "sha256": "9"}}, "evaluates other weights"),
-        ({"data_sha256": {"train": "9"}}, "another data/processed_datasets/train.bin"),
-        ({"last": None}, "last is None"),
-        ({"seed": None}, "seed is None"),
-    ],
-)
-@pytest.mark.usefixtures("trace")
-def test_a_record_that_does_not_fit_is_refused(project, change_record, capsys, changed, problem):
+def test_what_cannot_be_answered_is_refused(
+    project, change_record, monkeypatch, capsys, tool, arguments, changed, code, said
+):
+    monkeypatch.chdir(project.folder)
     write_samples(project.tokens.ids[:9])
     change_record(**changed)
 
-    refuse(trace_tool, ["--sample", 1], capsys, 4, problem)
+    status = tool.main([str(argument) for argument in arguments])
+
+    refused(status, capsys.readouterr().err, code, said)
 
 
-@pytest.mark.usefixtures("trace")
-def test_tokens_of_another_tokenizer_are_not_traced(capsys, monkeypatch):
-    other = SimpleNamespace(sha256="ab" * 32)
-    monkeypatch.setattr(trace_tool, "load_tokenizer", lambda folder: other)
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [(explain_tool, ["--step", "0"]), (trace_tool, ["some tokens of text"])]
+)
+def test_tokens_of_another_tokenizer_are_refused(project, monkeypatch, capsys, tool, arguments):
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setattr(tool, "load_tokenizer", lambda folder: SimpleNamespace(sha256="ab" * 32))
 
-    refuse(trace_tool, ["a text of some tokens"], capsys, 4, "train.bin", "tokenizer")
-
-
-def test_weights_before_the_first_step_have_read_nothing(trace, change_record, capsys):
-    change_record(best={"step": 0, "sha256": "1234"})
-
-    refuse(trace_tool, [FREQUENT, "--min_tokens", 2], capsys, 2, "before the first step", "--steps", f"1 to {STEPS}")
-
-    assert "read in the first" in trace(FREQUENT, "--min_tokens", 2, "--steps", STEPS)
-
-
-@pytest.mark.usefixtures("trace")
-def test_a_run_without_samples_says_how_to_get_some(capsys):
-    write_samples()
-
-    refuse(trace_tool, ["--sample", 1], capsys, 2, "samples.json", "no samples", "prompts")
+    refused(tool.main(arguments), capsys.readouterr().err, 4, "train.bin", "tokenizer")
