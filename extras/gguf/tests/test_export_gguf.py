@@ -34,11 +34,6 @@ def call(*arguments) -> int:
     return main([str(argument) for argument in arguments])
 
 
-def load_gpt2(folder: Path):
-    folder.mkdir()
-    return load_tokenizer(tokenizer_cases.write_gpt2(folder))
-
-
 def write_hub_gpt2(folder: Path):
     """A byte-level tokenizer as a repository has it, with an added token that is ordinary text."""
     own = folder.parent / "own"
@@ -56,7 +51,6 @@ def write_hub_gpt2(folder: Path):
 
 TOKENIZERS = {
     "bpe": write_bpe,
-    "gpt2": load_gpt2,
     "hub_gpt2": write_hub_gpt2,
     "gemma_like": lambda folder: write_gemma_like(folder, folder.parent / "hf"),
 }
@@ -134,10 +128,7 @@ def test_matrices_alone_may_be_written_in_f16(run):
     assert call(half, *run.options, "--dtype", "f16") == 0
 
     entries, tensors = read(half)
-    assert run.entries["general.file_type"] == 0
     assert entries["general.file_type"] == 1
-    assert len(run.tensors) == len(tensors) == len(run.model.state_dict())
-    assert {tensor.dtype for tensor in run.tensors.values()} == {np.dtype(np.float32)}
     assert {tensor.ndim: tensor.dtype for tensor in tensors.values()} == {1: np.float32, 2: np.float16}
     ours = run.model.embed_tokens.weight.detach().numpy()
     assert np.array_equal(tensors["token_embd.weight"], ours.astype(np.float16))
@@ -161,22 +152,13 @@ def test_the_vocabulary_is_complete_and_texts_begin_with_end_of_text(run):
     prefix = "tokenizer.ggml."
     entries = {name.removeprefix(prefix): value for name, value in run.entries.items() if name.startswith(prefix)}
 
-    # Its kind.
     kind = ("llama", "default") if run.folder.name.startswith("gemma") else ("gpt2", "gpt-2")
     assert (entries["model"], entries["pre"]) == kind
-    assert ("scores" in entries) == (entries["model"] == "llama")
-    assert ("merges" in entries) == (entries["model"] == "gpt2")
 
-    # Its tokens.
-    backend = tokenizers.Tokenizer.from_file(str(run.tokenizer.folder / "tokenizer.json"))
-    ours = [backend.id_to_token(token_id) for token_id in range(run.tokenizer.vocab_size)]
     tokens = entries["tokens"]
-    assert [token for token in tokens if not token.startswith("[PAD")] == ours
     assert len(tokens) == len(set(tokens)) == run.tokenizer.vocab_size + NUM_SPARE
-    assert len(entries["token_type"]) == len(tokens)
     assert entries["token_type"][-NUM_SPARE:] == [vocabulary.UNUSED] * NUM_SPARE
 
-    # End of text.
     eot_id = run.tokenizer.eot_id
     assert {entries[f"{name}_token_id"] for name in ("bos", "eos", "padding")} == {eot_id}
     assert entries["token_type"][eot_id] == vocabulary.CONTROL
@@ -184,52 +166,30 @@ def test_the_vocabulary_is_complete_and_texts_begin_with_end_of_text(run):
     assert added == [True, False, False]
 
 
-def test_only_a_gguf_file_is_replaced(tmp_path, capfd):
-    notes = tmp_path / "notes.txt"
-    notes.write_text("mine")
-
-    status = call(notes)
-
-    refused(status, capfd.readouterr().err, 2, str(notes), "not a GGUF file")
-    assert notes.read_text() == "mine"
+def add_merges(rules: dict) -> None:
+    """Add merges in an order that scores cannot tell, and the tokens that they make."""
+    vocab = rules["model"]["vocab"]
+    for merge in ("a b", "b c", "ab c", "x y", "a bc"):
+        vocab.setdefault(merge.replace(" ", ""), len(vocab))
+        rules["model"]["merges"].append(merge.split())
 
 
-def add_merges(*merges: str):
-    """Return a change that adds these merges, and the tokens that they make."""
-
-    def change(rules: dict) -> None:
-        vocab = rules["model"]["vocab"]
-        for merge in merges:
-            vocab.setdefault(merge.replace(" ", ""), len(vocab))
-        rules["model"]["merges"] += [merge.split() for merge in merges]
-
-    return change
-
-
-def add_token(**settings):
-    """Return a change that adds a token to be found in texts."""
-    token = {
-        "id": 0,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": False,
-    }
-    return lambda rules: rules["added_tokens"].append(token | settings)
+def add_token(rules: dict) -> None:
+    """Add a token that takes the spaces before it."""
+    token = {"id": 0, "content": "ab", "single_word": False, "rstrip": False, "normalized": False, "special": False}
+    rules["added_tokens"].append(token | {"lstrip": True})
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda rules: rules["model"].update(ignore_merges=True), "plain BPE"),
         (lambda rules: rules.update(normalizer=None), "cuts texts otherwise"),
         (lambda rules: rules["model"]["vocab"].pop("<0x7F>"), "1 of 256 bytes"),
         (lambda rules: rules["model"]["vocab"].update(ab=900), "never merges 'a' and 'b'"),
-        (add_merges("a b", "b c", "ab c", "x y", "a bc"), "between two merges into 'abc'"),
-        (add_token(content="ab", lstrip=True), "'ab' depends on the text around it"),
-        (add_token(content="ab", normalized=True), "'ab' .* normalized text"),
+        (add_merges, "between two merges into 'abc'"),
+        (add_token, "'ab' depends on the text around it"),
     ],
+    ids=["normalizer", "bytes", "no merge", "order of merges", "added token"],
 )
 def test_a_vocabulary_that_llama_cpp_would_read_otherwise_is_refused(tmp_path, change, sentence):
     tokenizer = write_gemma_like(tmp_path / "tokenizer", tmp_path / "hf")
@@ -321,9 +281,9 @@ def has_only_old_characters(text: str) -> bool:
 
 
 def test_the_vocabulary_of_the_file_gives_our_ids(run):
-    texts = [*tokenizer_cases.fuzzed_texts(2_000, seed=11), *tokenizer_cases.TRAINING]
+    texts = [*tokenizer_cases.fuzzed_texts(1_000, seed=11), *tokenizer_cases.TRAINING]
     texts = [text for text in texts if has_only_old_characters(text)]
-    assert len(texts) > 800
+    assert len(texts) > 400
     texts += ["see the theory\n\n\n\nand the theorythe theory", "<|endoftext|> is text"]
 
     encode = encoder_of(run.entries)
@@ -332,7 +292,7 @@ def test_the_vocabulary_of_the_file_gives_our_ids(run):
         assert encode(text) == [run.tokenizer.eot_id, *run.tokenizer.encode(text)]
 
 
-@pytest.mark.parametrize("every", [1, 3, 9])
+@pytest.mark.parametrize("every", [3, 9])
 def test_transformers_computes_our_logits_from_the_file(tmp_path, every):
     """Windows of 8 tokens in all layers but every nth; with 9, in all. The arithmetic of both is torch's, in float32.
 
@@ -353,15 +313,13 @@ def test_transformers_computes_our_logits_from_the_file(tmp_path, every):
     assert difference < 1e-4 * our_logits.abs().max()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_a_model_of_changed_code_is_not_written(tmp_path, monkeypatch, capfd, dtype):
+def test_a_model_of_changed_code_is_not_written(tmp_path, monkeypatch, capfd):
     """The gate is a squared ReLU; the file of before stays."""
     run = make_run(tmp_path, write_bpe(tmp_path / "tokenizer"))
     before = run.path.read_bytes()
     monkeypatch.setattr(kernels, "gated_gelu", lambda gate, up: gate.relu() ** 2 * up)
 
-    status = call(run.path, *run.options, "--dtype", dtype)
+    status = call(run.path, *run.options)
 
     refused(status, capfd.readouterr().err, 4, str(run.path), "nothing was written")
     assert run.path.read_bytes() == before
-    assert list(tmp_path.glob(".*.tmp")) == []

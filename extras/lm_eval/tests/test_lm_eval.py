@@ -142,6 +142,7 @@ TASK = {
 }
 
 
+@pytest.mark.slow  # imports lm-eval's tasks
 @with_bpe_alone
 def test_the_command_runs_a_task_of_a_folder_with_the_arguments_of_lm_eval(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", [])
