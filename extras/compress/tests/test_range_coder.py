@@ -41,14 +41,13 @@ def decode(encoded: bytes, all_weights: list[list[int]]) -> list[int]:
     return symbols
 
 
-def check(steps: list[Step]) -> bytes:
-    """Check that the symbols come back from as many bytes as they have information; return the bytes."""
+def check(steps: list[Step]) -> None:
+    """Check that the symbols come back from as many bytes as they have information."""
     encoded = encode(steps)
     decoded = decode(encoded, [step.weights for step in steps])
     assert decoded == [step.symbol for step in steps]
     bits = sum(math.log2(sum(step.weights) / step.weights[step.symbol]) for step in steps)
     assert len(encoded) <= bits / 8 + 1.01
-    return encoded
 
 
 LARGE = MAX_TOTAL // 5
@@ -82,8 +81,3 @@ BELOW, MIDDLE, ABOVE = (Step(HALVES, symbol) for symbol in range(3))
 def test_a_carry_passes_through_any_number_of_bytes(depth, steps):
     """What follows the middle symbols decides on all bits before."""
     check([MIDDLE] * depth + steps)
-
-
-def test_likely_symbols_take_no_bytes():
-    assert encode([Step([9], 0)] * 10_000) == b""
-    assert len(check([Step([1, 2**30, 1], 1)] * 20_000)) <= 1
