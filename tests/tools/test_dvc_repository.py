@@ -137,8 +137,6 @@ def test_a_project_in_a_subfolder_of_a_repository_has_its_files(project, monkeyp
     assert list(committed.lock.stages) == ["x"]
     assert committed.read(Path("dvc.yaml")) == b"stages: {x: {cmd: x}}\n"
     assert list(committed.files_of("code")) == ["a.py"]
-    committed.copy(Path("dvc.yaml"), "copy.yaml")
-    assert Path("copy.yaml").read_bytes() == b"stages: {x: {cmd: x}}\n"
 
 
 def test_a_name_of_an_experiment_and_of_a_revision_is_the_experiment_or_refused_with_both_hashes(project):

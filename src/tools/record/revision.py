@@ -213,13 +213,6 @@ class Revision:
         """Return the content of a JSON output."""
         return json.loads(self.read(path))
 
-    def copy(self, path: Path, to: str) -> None:
-        """Copy a file or a folder to the local path `to`."""
-        try:
-            self._files.get(f"{self._folder}{path}", to, recursive=True)
-        except (OSError, DvcException, DataIndexDirError) as error:
-            raise IntegrityError(f"{self.name}: {path} cannot be read ({error}); `dvc pull` it") from None
-
     def files_of(self, folder: str) -> dict[str, str]:
         """Return name → md5 of the files in a folder of code, or {} if they are not those with which the stages ran."""
         files = {}
