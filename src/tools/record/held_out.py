@@ -3,7 +3,6 @@
 The file is in Git, so that everyone sees how often the answer was looked up, and for which weights.
 """
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,13 +11,6 @@ from lm.core.files import names_file, write_text
 from lm.core.git import git
 
 TEST_READS = Path("test_reads.csv")
-COMMIT = "([0-9a-f]{40,64})?"
-SHA256 = "([0-9a-f]{64})"
-COUNT = r"([1-9]\d*)"
-NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
-INTERVAL = f"(?:{NUMBER},{NUMBER}|,)"
-# The columns of `HeldOutScore`.
-ROW = re.compile(f"{COMMIT},(yes|no),{SHA256},{SHA256},{COUNT},{COUNT},{NUMBER},{INTERVAL}", re.ASCII)
 
 
 class HeldOutScore(NamedTuple):
@@ -33,6 +25,9 @@ class HeldOutScore(NamedTuple):
     bits_per_byte: float
     low: float | None  # 95 % interval over documents; None with too few documents
     high: float | None
+
+
+HEADER = ",".join(HeldOutScore._fields)
 
 
 def read_test_reads(path: Path) -> list[HeldOutScore]:
@@ -52,36 +47,37 @@ def read_test_reads(path: Path) -> list[HeldOutScore]:
 
 def write_test_reads(path: Path, reads: list[HeldOutScore]) -> None:
     """Write the looks, atomically; an error leaves the file as it was."""
-    lines = [",".join(HeldOutScore._fields), *(_to_line(read) for read in reads)]
+    lines = [HEADER, *map(to_line, reads)]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def parse_test_reads(text: str, where: str) -> list[HeldOutScore]:
     """Return the rows of a file. Raise IntegrityError, which `where` begins, for a line that is not a row."""
-    header = ",".join(HeldOutScore._fields)
+    header, *lines = text.splitlines() or [""]
+    remedy = "correct it (`git log -p test_reads.csv` shows every committed row), and commit the file"
+    if header != HEADER:
+        raise IntegrityError(f"{where}: line 1 is {header[:100]!r}; it must be {HEADER}; {remedy}")
     reads = []
-    for number, line in enumerate(text.splitlines() or [""], 1):
-        row = ROW.fullmatch(line)
-        if number > 1 and row:
-            reads.append(_from_row(row))
-        elif number > 1 or line != header:
-            needed = f"a row of {header}" if number > 1 else header
-            remedy = "correct it (`git log -p test_reads.csv` shows every committed row), and commit the file"
-            raise IntegrityError(f"{where}: line {number} is {line[:100]!r}; it must be {needed}; {remedy}")
+    for number, line in enumerate(lines, 2):
+        try:
+            reads.append(parse_line(line))
+        except ValueError:
+            problem = f"line {number} is {line[:100]!r}; it must be a row of {HEADER}"
+            raise IntegrityError(f"{where}: {problem}; {remedy}") from None
     return reads
 
 
-def _to_line(read: HeldOutScore) -> str:
+def to_line(read: HeldOutScore) -> str:
     """Return a row; floats keep all digits."""
     texts = {None: "", True: "yes", False: "no"}
     return ",".join(texts[value] if value is None or isinstance(value, bool) else str(value) for value in read)
 
 
-def _from_row(row: re.Match[str]) -> HeldOutScore:
-    """Return what `_to_line` wrote."""
-    commit, differs, weights_sha256, test_sha256, stride_tokens, documents, bits_per_byte, low, high = row.groups()
-    return HeldOutScore(
-        commit=commit,
+def parse_line(line: str) -> HeldOutScore:
+    """Return the row of a line. Raise ValueError if `to_line` would not write it so."""
+    commit, differs, weights_sha256, test_sha256, stride_tokens, documents, bits_per_byte, low, high = line.split(",")
+    read = HeldOutScore(
+        commit=commit or None,
         workspace_differs=differs == "yes",
         weights_sha256=weights_sha256,
         test_sha256=test_sha256,
@@ -91,3 +87,6 @@ def _from_row(row: re.Match[str]) -> HeldOutScore:
         low=float(low) if low else None,
         high=float(high) if high else None,
     )
+    if to_line(read) != line:
+        raise ValueError(line)
+    return read
