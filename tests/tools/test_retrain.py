@@ -69,9 +69,9 @@ def replace_by_copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
 
 
-def call(end: int | None = None, start: int | None = None, weights: Path | None = None) -> list[str]:
-    """Call what `verify --retrain END --from START --weights WEIGHTS` calls; return what it has shown."""
-    return retrain(end, start, 1, weights)
+def call(end: int | None = None, weights: Path | None = None) -> list[str]:
+    """Call what `verify --retrain END --weights WEIGHTS --seed 1` calls; return what it has shown."""
+    return retrain(end, 1, weights)
 
 
 def path_of(run: Path, step: int) -> str:
@@ -141,17 +141,6 @@ def test_its_weights_are_written(run, capsys):
     assert not {"training", "last"} & record.keys()
 
 
-def test_a_stored_checkpoint_needs_no_training_if_one_begins_there(run, capsys):
-    shown = call(end=10, start=10, weights=Path("data/early"))
-
-    assert capsys.readouterr().err == ""
-    assert shown[:2] == [
-        "The stored checkpoint of step 10 has the recorded digest. Not shown: the weights.",
-        f"stored: {path_of(run, 10)}",
-    ]
-    assert read_json("data/early/model.json")["best"]["step"] == 10
-
-
 # The weights in data/models.
 
 
@@ -167,7 +156,7 @@ def test_a_short_run_is_trained_whole_and_shows_its_weights(run):
 def test_one_bit_of_the_weights_is_found_by_training_the_whole_run(run, file):
     torch.save(with_first(flip_last_bit)(torch.load(file, weights_only=True)), file)
 
-    with pytest.raises(IntegrityError, match=rf"^{file}: [\w.]+ is not the tensor that this code makes; run `dvc"):
+    with pytest.raises(IntegrityError, match=rf"^{file}: has other tensors than this code makes; run `dvc"):
         call()
 
 
@@ -193,46 +182,41 @@ def test_from_a_checkpoint_the_weights_are_shown_but_not_the_checkpoint(run):
     assert sentence == f"{shown} Not shown: that checkpoint."
 
 
-SAID = [
-    (Steps(0, 20), True, True, "The weights in data/models are those that this code makes."),
-    (
-        Steps(0, 15),
-        True,
-        False,
-        "The best weights in data/models are those that this code makes. Not shown: the last weights.",
-    ),
-    (Steps(10, 20), False, True, "the last weights in data/models. Not shown: the best weights, that checkpoint."),
-    (Steps(5, 10), False, False, "Steps 5 to 10 have the recorded bits. Not shown: the weights."),
-]
-
-
-@pytest.mark.parametrize(("steps", "best", "last", "said"), SAID)
-def test_what_was_shown_and_what_not_is_said(steps, best, last, said):
-    assert tool.conclusion(steps, best, last, {"init_sha256": None}).endswith(said)
+@pytest.mark.parametrize(
+    ("steps", "shown", "said"),
+    [
+        (Steps(0, 20), ["best", "last"], "The weights in data/models are those that this code makes."),
+        (
+            Steps(0, 15),
+            ["best"],
+            "The best weights in data/models are those that this code makes. Not shown: the last weights.",
+        ),
+        (Steps(10, 20), ["last"], "the last weights in data/models. Not shown: the best weights, that checkpoint."),
+        (Steps(5, 10), [], "Steps 5 to 10 have the recorded bits. Not shown: the weights."),
+    ],
+)
+def test_what_was_shown_and_what_not_is_said(steps, shown, said):
+    assert tool.conclusion(steps, shown, {"init_sha256": None}).endswith(said)
 
 
 def test_weights_that_continue_others_are_said_to_be_of_these():
     of_these = "The weights in data/models are those that this code makes of the recorded initial weights."
-    assert tool.conclusion(Steps(0, 20), True, True, {"init_sha256": "ab"}) == of_these
+    assert tool.conclusion(Steps(0, 20), ["best", "last"], {"init_sha256": "ab"}) == of_these
 
 
 def test_best_weights_count_only_if_the_steps_made_them(run):
     """Those of a state that was trained from a checkpoint may be older."""
-    model = read_json(MODEL)
+    model = read_json(MODEL) | {"best": {"step": 10}, "last": {"step": 99}}
     state = load_checkpoint(list_checkpoints(run)[-1])
 
-    assert tool.compare_model(state, model | {"best": {"step": 10}, "last": {"step": 99}}, Steps(10, 15)) == (
-        False,
-        False,
-    )
+    assert tool.compare_model(state, model, Steps(10, 15)) == []
 
 
 def test_fast_numerics_on_another_machine_are_not_compared(run):
     model = read_json(MODEL)
     write_json(MODEL, model | {"segments": [model["segments"][0] | {"threads": 99}]})
-    remove(Checkpoint(run, 15))
 
-    assert call(start=10) == [tool.NOT_COMPARABLE]
+    assert call(end=15) == [tool.NOT_COMPARABLE]
 
 
 def other_order(weights):
@@ -272,11 +256,6 @@ def test_tensors_that_differ_from_the_file_are_found(run, edit):
         compare_weights("best", model, (made[0], made[1] + 1e-9), weights, BEST)
 
 
-def test_a_zero_of_another_sign_is_another_number():
-    assert tool.is_equal(torch.zeros(2), torch.zeros(2))
-    assert not tool.is_equal(torch.zeros(2), -torch.zeros(2))
-
-
 # Other bits.
 
 
@@ -298,11 +277,11 @@ def test_a_weight_changed_by_one_bit_is_found(run, monkeypatch):
 
     pattern = (
         rf"plots/validation\.csv: step 10 has tokens .* {altered[10][DIGEST]}; "
-        rf"retrained from step 5: .* {honest[10][DIGEST]}"
+        rf"retrained from step 8: .* {honest[10][DIGEST]}"
     )
     remove(Checkpoint(run, 10))
     with pytest.raises(IntegrityError, match=pattern):
-        call(start=5, end=10)
+        call(end=10)
     assert not Checkpoint(run, 10).path.exists(), "nothing is stored"
 
 
@@ -310,7 +289,7 @@ def test_a_damaged_checkpoint_is_no_beginning(run):
     damaged = Checkpoint(run, 10)
     damaged.path.write_bytes(damaged.path.read_bytes()[:-1])
 
-    advice = r"; delete it and checkpoint-000000010\.json, or begin elsewhere with --from$"
+    advice = r"; delete it and checkpoint-000000010\.json, and run the command again$"
     with pytest.raises(IntegrityError, match=rf"checkpoint-000000010\.pt: sha256 is .*{advice}"):
         call(end=15)
 
@@ -318,7 +297,7 @@ def test_a_damaged_checkpoint_is_no_beginning(run):
 def test_a_checkpoint_with_another_digest_is_no_beginning(run):
     digest = replace_by_another(Checkpoint(run, 10))
 
-    expected = rf"checkpoint-000000010\.pt: its digest is {digest}, plots/validation\.csv records .* at step 10$"
+    expected = rf"checkpoint-000000010\.pt: its digest is {digest}, plots/validation\.csv records .* at step 10; "
     with pytest.raises(IntegrityError, match=expected):
         call(end=15)
 
@@ -366,40 +345,28 @@ VALIDATIONS = [0, 5, 10, 15, 20]
 
 
 @pytest.mark.parametrize(
-    ("stored", "start", "end", "chosen"),
+    ("stored", "end", "chosen"),
     [
-        ([], None, 5, Steps(0, 5)),
-        ([7, 10], None, 10, Steps(7, 10)),
-        ([5, 10], None, 20, Steps(10, 20)),
-        ([5, 10], 0, 20, Steps(0, 20)),
-        ([5, 10], 10, 10, Steps(10, 10)),
-        ([5, 10], 5, None, Steps(5, 10)),
-        ([5, 7], 7, None, Steps(7, 10)),
+        ([], 5, Steps(0, 5)),
+        ([7, 10], 10, Steps(7, 10)),
+        ([5, 10], 20, Steps(10, 20)),
+        ([5, 10], 10, Steps(5, 10)),
     ],
 )
-def test_steps_begin_at_the_nearest_checkpoint_or_where_one_says(stored, start, end, chosen):
-    assert choose_steps(VALIDATIONS, stored, start, end, seed=1) == chosen
+def test_steps_begin_at_the_nearest_checkpoint(stored, end, chosen):
+    assert choose_steps(VALIDATIONS, stored, end, seed=1) == chosen
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "said"),
-    [
-        (None, 0, "--retrain is 0; .*: 5, 10, 15, 20"),
-        (None, 7, "--retrain is 7; .*: 5, 10, 15, 20"),
-        (10, 15, "--from is 10; .*: 0, 5, 7"),
-        (20, 15, "--from is 20; .*: 0, 5, 7"),
-        (10, None, "--from is 10; .*: 0, 5, 7"),
-    ],
-)
-def test_other_steps_are_refused_with_those_that_are_possible(start, end, said):
-    with pytest.raises(ParamsError, match=f"^{said}$"):
-        choose_steps(VALIDATIONS, [5, 7, 20], start, end, seed=1)
+@pytest.mark.parametrize("end", [0, 7])
+def test_other_steps_are_refused_with_those_that_are_possible(end):
+    with pytest.raises(ParamsError, match=f"^--retrain is {end}; .*: 5, 10, 15, 20$"):
+        choose_steps(VALIDATIONS, [5, 7, 20], end, seed=1)
 
 
 def test_a_seed_chooses_one_of_the_intervals_that_begin_at_a_checkpoint():
     stored = [5, 7, 15, 20]
 
-    chosen = [choose_steps(VALIDATIONS, stored, None, None, seed) for seed in range(30)]
+    chosen = [choose_steps(VALIDATIONS, stored, None, seed) for seed in range(30)]
 
-    assert chosen == [choose_steps(VALIDATIONS, stored, None, None, seed) for seed in range(30)]
+    assert chosen == [choose_steps(VALIDATIONS, stored, None, seed) for seed in range(30)]
     assert set(chosen) == {Steps(0, 5), Steps(5, 10), Steps(15, 20)}

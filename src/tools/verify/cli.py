@@ -14,8 +14,8 @@ and says whether all outputs are identical, or what differs. Exit status 0, also
 --retrain also scores random validation documents again, and trains the whole run again if that takes ten minutes or
 less here, else from one validation to the next, chosen at random. It compares each validation on the way with
 plots/validation.csv and, at the steps of the best and the last weights, the tensors with those in data/models. It ends
-with what was shown, and what was not. With STEP, the validation to which it trains, it stores the checkpoint of that
-step in .runs, where a longer run or another --retrain begins with it.
+with what was shown, and what was not. With STEP it trains to that validation, from the nearest stored checkpoint before
+it, and stores the checkpoint of that step in .runs, where a longer run or another --retrain begins with it.
 
 --processor checks no file. It trains a small fixed run, on the device of runtime.yaml, and compares its bits with the
 committed ones. Exit status 4 and the first module, gradient or update of the first step that differs, or the steps
@@ -90,9 +90,9 @@ def verify(args: argparse.Namespace) -> None:
 
         seed = random.randrange(10**6) if args.seed is None else args.seed
         step = None if args.retrain == NO_STEP else args.retrain
-        if step is None and args.start is None:
+        if step is None:
             shown += rescore(seed)
-        shown += retrain(step, args.start, seed, args.weights)
+        shown += retrain(step, seed, args.weights)
         for line in shown:
             say(line)
 
@@ -111,9 +111,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     again.add_argument("--processor", choices=["short", "minute"], nargs="?", const="minute", help="a small fixed run")
 
     of_retrain = parser.add_argument_group("with --retrain")
-    of_retrain.add_argument("--from", type=count, dest="start", metavar="STEP", help="a stored checkpoint, or 0")
     of_retrain.add_argument(
-        "--weights", type=Path, metavar="FOLDER", help="new folder for the weights at the end of it"
+        "--weights", type=Path, metavar="FOLDER", help="new folder for the weights of its last step"
     )
     of_retrain.add_argument("--seed", type=int, help="choose documents and steps by this seed (a new one each time)")
 
@@ -127,8 +126,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
 
     args = parser.parse_args(argv)
-    if args.retrain is None and (args.start is not None or args.weights or args.seed is not None):
-        raise ParamsError("--from, --weights and --seed say how --retrain trains; add --retrain")
+    if args.retrain is None and (args.weights or args.seed is not None):
+        raise ParamsError("--weights and --seed belong to --retrain; add it")
     if args.processor is None and (args.expect or args.record is not None or args.write):
         raise ParamsError("--expect, --record and --write belong to --processor; add it")
     if args.weights and args.weights.exists():

@@ -4,6 +4,7 @@ with the files in data/models.
 The stage train itself does it, in a scratch folder, so that nothing of the workspace changes.
 """
 
+import itertools
 import random
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from lm.core.errors import IntegrityError, ParamsError, UserError
@@ -36,61 +36,52 @@ NOT_COMPARABLE = "Not comparable: fast numerics promise bits on one machine with
 
 
 class Steps(NamedTuple):
-    """The steps to train again: from `start`, a stored checkpoint or 0, to `end`, a validation."""
+    """The steps to train again: from `start`, 0 or that of a stored checkpoint, to `end`, a validation."""
 
     start: int
     end: int
 
 
-def retrain(end: int | None, start: int | None, seed: int, weights: Path | None) -> list[str]:
+def retrain(end: int | None, seed: int, weights: Path | None) -> list[str]:
     """Train the run again, and return sentences that say what this has shown, and what not.
 
     Raise IntegrityError where bits differ, and ParamsError if the run cannot be trained so.
 
     Args:
-        end: the validation to train to; its checkpoint is stored in .runs. None: the whole run if it takes at most
-            WHOLE_RUN_S, else to the first validation after `start`.
-        start: step of a stored checkpoint, or 0. If None, the nearest one before `end`; without an `end`, one that
-            `seed` chooses.
-        seed: of that choice.
-        weights: a new folder to write with the weights of `end`, or None.
+        end: the validation to train to, from the nearest stored checkpoint before it; its own checkpoint is stored in
+            .runs. None: the whole run if it takes at most WHOLE_RUN_S, else a part that `seed` chooses.
+        weights: a new folder to write with the weights at the end of the steps, or None.
     """
     model, curve = read_run()
     run = RUNS / model["fingerprint"]
-    stored = {checkpoint.step: checkpoint for checkpoint in list_checkpoints(run)}
     validations = sorted(curve)
-    whole = Steps(0, model["last"]["step"])
     with output_lock(run), scratch_folder(run / "retrained") as folder:
         # Choose the steps.
-        first = Steps(0, validations[1])
-        if start is None and end is None and seconds_of_run(model, first, folder) <= WHOLE_RUN_S:
-            steps = whole
+        if end is None and seconds_of_run(model, Steps(0, validations[1]), folder) <= WHOLE_RUN_S:
+            steps = Steps(0, model["last"]["step"])
         else:
-            steps = choose_steps(validations, stored, start, end, seed)
+            stored = [checkpoint.step for checkpoint in list_checkpoints(run)]
+            steps = choose_steps(validations, stored, end, seed)
 
         # Train.
-        origin = stored.get(steps.start)
+        origin = Checkpoint(run, steps.start) if steps.start else None
         if origin and origin.step in curve:
-            check_checkpoint(origin, curve, "or begin elsewhere with --from")
+            check_checkpoint(origin, curve)
         made = Checkpoint(folder / RUNS / run.name, steps.end)
-        if steps.start == steps.end:
-            made = Checkpoint(run, steps.end)
-        elif not made.record.exists():
+        if not made.record.exists():
             train(origin, steps, run.name, folder)
         state = load_checkpoint(made)
 
         # Compare. Fast numerics depend on the machine, which both record.
         if recorded_numerics(model) == "fast" and not is_same_machine(state, model):
             return [NOT_COMPARABLE]
-        shows_best, shows_last = False, False
-        if steps.start < steps.end:
-            compare_curves(folder, steps)
-            shows_best, shows_last = compare_model(state, model, steps)
-            if shows_last:
-                compare_metrics(folder)
+        compare_curves(folder, steps)
+        shown = compare_model(state, model, steps)
+        if "last" in shown:
+            compare_metrics(folder)
 
         # Keep what is wanted.
-        sentences = [conclusion(steps, shows_best, shows_last, model)]
+        sentences = [conclusion(steps, shown, model)]
         if end is not None:
             sentences.append(store(made, run, curve))
         if weights:
@@ -130,33 +121,18 @@ def read_run() -> tuple[dict, dict[int, dict[str, str]]]:
 # Which steps.
 
 
-def choose_steps(
-    validations: list[int], stored: Collection[int], start: int | None, end: int | None, seed: int
-) -> Steps:
-    """Return the steps from `start` to `end`. Raise ParamsError if they cannot be trained.
+def choose_steps(validations: list[int], stored: Collection[int], end: int | None, seed: int) -> Steps:
+    """Return the steps to `end`, a validation, from the nearest stored checkpoint before it or from 0.
 
-    Args:
-        validations: the steps that can be an end, but 0, ascending.
-        stored: the steps of the stored checkpoints, which can be a start, as 0 can.
-        start: if None, the nearest one before `end`, or without an end, one of the validations by `seed`.
-        end: if None, the next validation after `start`.
-        seed: of the choice.
+    Without an `end`, `seed` chooses a part from one of the validations (at 0, or with a stored checkpoint) to the next.
     """
-    starts = sorted({0, *stored})
     if end is None:
-        if start is None:
-            start = random.Random(seed).choice([step for step in validations[:-1] if step in starts])
-        end = min((step for step in validations if step > start), default=start)
-    elif start is None:
-        start = max(step for step in starts if step < max(end, 1))
-
+        parts = [Steps(*part) for part in itertools.pairwise(validations) if part[0] in {0, *stored}]
+        return random.Random(seed).choice(parts)
     if end == 0 or end not in validations:
         possible = ", ".join(str(step) for step in validations if step)
         raise ParamsError(f"--retrain is {end}; it must be the step of a validation: {possible}")
-    if start not in starts or start > end:
-        possible = ", ".join(str(step) for step in starts if step <= end)
-        raise ParamsError(f"--from is {start}; it must be 0 or the step of a stored checkpoint up to {end}: {possible}")
-    return Steps(start, end)
+    return Steps(max(step for step in {0, *stored} if step < end), end)
 
 
 def seconds_of_run(model: dict, first: Steps, folder: Path) -> float:
@@ -207,10 +183,7 @@ def train(origin: Checkpoint | None, steps: Steps, fingerprint: str, folder: Pat
 
 def is_same_machine(state: dict, model: dict) -> bool:
     """Return whether the last steps of a state were computed on what the run in the workspace records of its own."""
-    here, *recorded = [
-        {name: value for name, value in segment.items() if name != "from_step"}
-        for segment in (state["segments"][-1], *model["segments"])
-    ]
+    here, *recorded = [segment | {"from_step": None} for segment in (state["segments"][-1], *model["segments"])]
     return here in recorded
 
 
@@ -237,21 +210,22 @@ def compare_metrics(folder: Path) -> None:
         raise wrong(TRAIN_METRICS, f"{name} is {found}, this code makes {value}", "train")
 
 
-def compare_model(state: dict, model: dict, steps: Steps) -> tuple[bool, bool]:
-    """Return whether the steps made the best and the last weights, of which each tensor is that of the file.
+def compare_model(state: dict, model: dict, steps: Steps) -> list[str]:
+    """Return which weights the steps made, of "best" and "last": each tensor is that of the file.
 
-    The best weights of a state that was trained from a checkpoint may be older than that. Raise IntegrityError if a
-    tensor differs, or the step or loss of the weights in model.json.
+    Raise IntegrityError if one is not, or if the weights have another step or loss in model.json.
     """
+    shown = []
     best_step = model["best"]["step"]
-    makes_best = steps.start < best_step <= steps.end or steps.start == best_step == 0
-    makes_last = steps.end == model["last"]["step"]
-    last_loss = state["history"]["validation"][-1][-1]
-    if makes_best:
+    # The best weights of a state that was trained from a checkpoint may be older than that.
+    if steps.start < best_step <= steps.end or steps.start == best_step == 0:
         compare_weights("best", model, (state["best_step"], state["best_loss"]), state["best_weights"], BEST)
-    if makes_last:
+        shown.append("best")
+    if steps.end == model["last"]["step"]:
+        last_loss = state["history"]["validation"][-1][-1]
         compare_weights("last", model, (state["step"], last_loss), state["model"], LAST)
-    return makes_best, makes_last
+        shown.append("last")
+    return shown
 
 
 def compare_weights(
@@ -265,58 +239,40 @@ def compare_weights(
     if recorded_step_and_loss != step_and_loss:
         raise wrong(MODEL, f"{name} is {recorded_step_and_loss}, this code makes {step_and_loss}", "train")
     recorded = load_tensors(file, None)
-    if list(recorded) != list(made):
+    if digest_of(recorded.items()) != digest_of(made.items()):
         raise wrong(file, "has other tensors than this code makes", "train")
-    for tensor_name, tensor in made.items():
-        if not is_equal(tensor, recorded[tensor_name]):
-            raise wrong(file, f"{tensor_name} is not the tensor that this code makes", "train")
 
 
-def is_equal(tensor: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same type, shape and bytes: -0.0 is not 0.0, and a NaN is itself."""
-    if tensor.dtype != other.dtype or tensor.shape != other.shape:
-        return False
-    return torch.equal(*(each.contiguous().view(-1).view(torch.uint8) for each in (tensor, other)))
-
-
-def conclusion(steps: Steps, shows_best: bool, shows_last: bool, model: dict) -> str:
+def conclusion(steps: Steps, shown: list[str], model: dict) -> str:
     """Return what the retrained steps have shown, and what not."""
-    # Nothing was trained, or nothing that reaches the weights.
-    if not (shows_best or shows_last):
-        shown = f"Steps {steps.start} to {steps.end} have the recorded bits."
-        if steps.start == steps.end:
-            shown = f"The stored checkpoint of step {steps.end} has the recorded digest."
-        return f"{shown} Not shown: the weights."
-
-    # The weights, or one of the two.
+    if not shown:
+        return f"Steps {steps.start} to {steps.end} have the recorded bits. Not shown: the weights."
     weights = f"weights in {MODELS}"
-    not_shown = []
-    if not shows_last:
-        weights = f"best {weights}"
-        not_shown.append("the last weights")
-    if not shows_best:
-        weights = f"last {weights}"
-        not_shown.append("the best weights")
+    not_shown = [f"the {name} weights" for name in ("best", "last") if name not in shown]
+    if not_shown:
+        weights = f"{shown[0]} {weights}"
     if steps.start:
+        sentence = f"From the stored checkpoint of step {steps.start} this code makes the {weights}."
         not_shown.append("that checkpoint")
-        shown = f"From the stored checkpoint of step {steps.start} this code makes the {weights}."
     else:
         of_initial = " of the recorded initial weights" if model.get("init_sha256") else ""
-        shown = f"The {weights} are those that this code makes{of_initial}."
-    return f"{shown} Not shown: {', '.join(not_shown)}." if not_shown else shown
+        sentence = f"The {weights} are those that this code makes{of_initial}."
+    return f"{sentence} Not shown: {', '.join(not_shown)}." if not_shown else sentence
 
 
 # Checkpoints.
 
 
-def check_checkpoint(checkpoint: Checkpoint, curve: dict[int, dict[str, str]], remedy: str) -> None:
+def check_checkpoint(checkpoint: Checkpoint, curve: dict[int, dict[str, str]]) -> None:
     """Raise IntegrityError if a checkpoint is damaged, or has another digest than the curve of its run."""
+    remedy = f"delete it and {checkpoint.record.name}, and run the command again"
     sha256 = read_json(checkpoint.record).get("sha256", "missing")
-    check_sha256(checkpoint.path, sha256, advice=f"delete it and {checkpoint.record.name}, {remedy}")
+    check_sha256(checkpoint.path, sha256, advice=remedy)
     digest = digest_of(named_tensors(load_checkpoint(checkpoint)))
-    if digest != curve[checkpoint.step][DIGEST]:
-        problem = f"{CURVE} records {curve[checkpoint.step][DIGEST]} at step {checkpoint.step}"
-        raise IntegrityError(f"{checkpoint.path}: its digest is {digest}, {problem}")
+    recorded = curve[checkpoint.step][DIGEST]
+    if digest != recorded:
+        problem = f"{CURVE} records {recorded} at step {checkpoint.step}"
+        raise IntegrityError(f"{checkpoint.path}: its digest is {digest}, {problem}; {remedy}")
 
 
 def store(checkpoint: Checkpoint, run: Path, curve: dict[int, dict[str, str]]) -> str:
@@ -324,5 +280,5 @@ def store(checkpoint: Checkpoint, run: Path, curve: dict[int, dict[str, str]]) -
     own = Checkpoint(run, checkpoint.step)
     if not own.record.exists():
         link_checkpoint(checkpoint, run)
-    check_checkpoint(own, curve, f"and run `python src verify --retrain {own.step}`")
+    check_checkpoint(own, curve)
     return f"stored: {own.path}"
