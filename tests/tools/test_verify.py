@@ -290,12 +290,14 @@ def test_code_and_text_that_changed_since_the_run_are_named(committed, capsys):
     write_text("src/lm/model/new.py", "")
     with open("data/local/small.jsonl", "a") as file:
         file.write('{"text": "more"}\n')
+    write_text("data/init/best_model_params.pt", "")
 
     lines = printed(capsys)
 
     start = lines.index("files that changed since this run:")
     assert lines[0] == f"{IDENTICAL}."
-    assert sorted(lines[start + 1 : start + 4]) == [
+    assert sorted(lines[start + 1 : start + 5]) == [
+        "  data/init",
         "  data/local/small.jsonl",
         "  src/lm/model/gemma3.py",
         "  src/lm/model/new.py",
@@ -515,6 +517,11 @@ def source_of_sidecar() -> dict:
 RECORDS = {
     "a hash": (lambda: edit(TRAIN_SIDECAR, source=source_of_sidecar()), TRAIN_SIDECAR, "source.text_sha256 is abab"),
     "a hash in parquet": (other_hash_in_parquet, AUDIT / "contamination.parquet", "validation_sha256 is efef"),
+    "the start": (
+        lambda: edit(MODEL, init_sha256="ab"),
+        MODEL,
+        "init_sha256 is ab; that of data/init/best_model_params",
+    ),
     "a parameter": (lambda: edit(MODEL, seed=7), MODEL, "seed is 7; dvc.lock has 1"),
     "metrics of training": (
         lambda: edit(TRAIN_METRICS, val_loss=1.0),
@@ -523,6 +530,7 @@ RECORDS = {
     ),
     "a curve": (forge_curve, MODEL, "at step 20; by plots/validation.csv it must be 1.5"),
     "details": (forge_details, EVALUATION_DETAILS, "bits_per_byte is 1.0; by data/evaluation/document_losses"),
+    "windows": (lambda: edit(EVALUATION_DETAILS, stride_tokens=1), EVALUATION_DETAILS, "stride_tokens is 1; by "),
     "a score": (
         lambda: edit(EVAL_METRICS, clean_bpb=1.0),
         EVAL_METRICS,

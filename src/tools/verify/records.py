@@ -3,16 +3,18 @@
 import csv
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, read_parquet, sha256_file
+from lm.core.params import coerce
+from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import metrics_of, summarize_file, summarize_sections, summarize_sources
 from lm.text.slices import TEST
 from tools.record import paths
-from tools.record.lock import Lock
+from tools.record.lock import Lock, md5_of
 from tools.record.parameters import differences, flatten
 
 HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer would fit other files too
@@ -67,9 +69,10 @@ def check_records(lock: Lock) -> int:
                 check_link(link, stage)
                 count += 1
     if "train" in lock.stages:
+        check_start(lock)
         check_training(lock.params)
     if "eval" in lock.stages:
-        check_evaluation(read_losses(), {})
+        check_evaluation(lock.params)
     return count
 
 
@@ -121,6 +124,18 @@ def check_link(link: Link, stage: str) -> None:
 # Training.
 
 
+def check_start(lock: Lock) -> None:
+    """Compare the hash of the initial weights in model.json with train.init_from, if that is as the run read it."""
+    folder = str(lock.params["train.init_from"])
+    if lock.hashes("deps").get(folder) != md5_of(Path(folder)):
+        return
+    weights = Path(folder, BEST.name)
+    found = sha256_file(weights) if weights.exists() else None
+    recorded = read_json(paths.MODEL).get("init_sha256")
+    if recorded != found:
+        raise wrong(paths.MODEL, f"init_sha256 is {recorded}; that of {weights} is {found}", "train")
+
+
 def check_training(params: dict[str, object]) -> None:
     """Compare model.json with the parameters of the run, the metrics with model.json, and both with the curve."""
     model = read_json(paths.MODEL)
@@ -169,16 +184,22 @@ def read_losses() -> dict[str, np.ndarray]:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def check_evaluation(losses: dict[str, np.ndarray], windows: dict[str, int]) -> None:
-    """Compare the details of the evaluation with its losses, and its metrics with the details.
-
-    `windows`: what the details must have beside what follows from the losses.
-    """
+def check_evaluation(params: dict[str, object]) -> None:
+    """Compare the details of the evaluation with its losses and parameters, and its metrics with the details."""
+    losses = read_losses()
+    of_eval = {name.removeprefix("eval."): value for name, value in params.items() if name.startswith("eval.")}
+    seq_len = cast(int, params["train.seq_len"])
+    wanted = {
+        "window_tokens": seq_len,
+        "stride_tokens": coerce(of_eval, EvalParams, "eval", str(paths.LOCK)).stride_tokens(seq_len),
+        **summarize_file(losses),
+        **summarize_sections(losses),
+        **summarize_sources(losses),
+    }
     details = read_json(paths.EVALUATION_DETAILS)
-    wanted = windows | summarize_file(losses) | summarize_sections(losses) | summarize_sources(losses)
     for name, value in wanted.items():
         if details.get(name) != value:
-            problem = f"{name} is {details.get(name)}; by {paths.DOCUMENT_LOSSES} it must be {value}"
+            problem = f"{name} is {details.get(name)}; by {paths.DOCUMENT_LOSSES} and {paths.LOCK} it must be {value}"
             raise wrong(paths.EVALUATION_DETAILS, problem, "eval")
     for name, value, found in differences(metrics_of(details), read_json(paths.EVAL_METRICS)):
         problem = f"{name} is {found}; by {paths.EVALUATION_DETAILS} it must be {value}"

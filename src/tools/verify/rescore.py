@@ -5,10 +5,8 @@ import sys
 import numpy as np
 import torch
 
-from lm.core.files import read_parquet
+from lm.core.files import read_json, read_parquet
 from lm.core.messages import say
-from lm.core.params import read_section
-from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import mark_spread_windows, source_of_documents, sum_by_document
 from lm.evaluate.scoring import load_as_trained, score
 from lm.exact.threads import ThreadTuner
@@ -18,8 +16,8 @@ from lm.tokens.tokenfile import TokenFile, open_tokens
 from lm.train.config import read_params
 from lm.train.state import TrainingState
 from lm.train.step import validation_loss
-from tools.record.paths import AUDIT, DOCUMENT_LOSSES, MODEL, MODELS, PARAMS, TOKENIZER, VALIDATION
-from tools.verify.records import check_evaluation, read_losses, wrong
+from tools.record.paths import AUDIT, DOCUMENT_LOSSES, EVALUATION_DETAILS, MODEL, MODELS, TOKENIZER, VALIDATION
+from tools.verify.records import read_losses, wrong
 
 RESCORED_TOKENS = 32_768  # a few seconds for the default model; the last document may go beyond
 FAST_TOLERANCE = 1e-3  # by how much a loss in fast numerics may differ elsewhere, as a fraction of it
@@ -40,8 +38,8 @@ def rescore(seed: int) -> list[str]:
     compare_validation_loss(model, validation, record["best"]["val_loss"], tolerance)
 
     # Score the documents that the seed draws.
-    seq_len = record["seq_len"]
-    stride = read_section(PARAMS, "eval", EvalParams).stride_tokens(seq_len)
+    details = read_json(EVALUATION_DETAILS)
+    seq_len = details["window_tokens"]
     spans = validation.spans
     drawn = draw_documents(spans[:, 1] - spans[:, 0], seed)
     wanted = np.zeros(len(validation.ids), bool)
@@ -50,7 +48,7 @@ def rescore(seed: int) -> list[str]:
     some = f"{len(drawn)} of {len(spans)} documents (--seed {seed})"
     say(f"rescore: {some}", file=sys.stderr)
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
-    losses, _ = score(model, validation, seq_len, stride, cores, wanted)
+    losses, _ = score(model, validation, seq_len, details["stride_tokens"], cores, wanted)
 
     # Make the table of losses again, with losses for the drawn documents alone.
     audit = read_parquet(AUDIT / "contamination.parquet")
@@ -60,9 +58,7 @@ def rescore(seed: int) -> list[str]:
     again["contaminated_fraction"] = audit["contaminated_fraction"].to_numpy()
     again |= source_of_documents(validation)
 
-    # Compare the table, and what follows from it.
     compare_tables(recorded, again, drawn, tolerance)
-    check_evaluation(recorded, {"window_tokens": seq_len, "stride_tokens": stride})
     how = f" within {FAST_TOLERANCE:g}" if tolerance else ""
     return [f"The weights in {MODELS} have the recorded validation loss, and losses of {some}{how}."]
 
