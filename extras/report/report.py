@@ -102,8 +102,8 @@ def is_evaluation_of(evaluation: dict, model: dict) -> bool:
     if not evaluation:
         return False
     best = model.get("best", {}).get("sha256", "")
-    former = read_lock().former_stages if paths.LOCK.exists() else []
-    return best.startswith(evaluation["weights_sha256"]) and "eval" not in former
+    stale = read_lock().stale_stages if paths.LOCK.exists() else []
+    return best.startswith(evaluation["weights_sha256"]) and "eval" not in stale
 
 
 def comparison(is_evaluated: bool) -> dict:

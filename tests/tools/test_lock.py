@@ -68,8 +68,8 @@ def test_stages_after_one_that_read_a_former_file_are_of_the_former_run_too():
     lock = Lock({"text": TEXT, "audit": AUDIT, "train": TRAIN, "eval": EVAL})
     of_one_run = Lock({"text": TEXT, "audit": AUDIT, "eval": EVAL})
 
-    assert lock.former_stages == ["train", "eval"]
-    assert of_one_run.former_stages == []
+    assert lock.stale_stages == ["train", "eval"]
+    assert of_one_run.stale_stages == []
     assert not lock.is_finished
     assert of_one_run.is_finished
     assert not Lock({"text": TEXT, "audit": AUDIT}).is_finished

@@ -239,13 +239,32 @@ def test_another_run_is_not_taken_for_other_bits(committed, capsys):
     assert {"name": "bits_per_byte", "committed": before, "now": now} in found["metrics"]
 
 
-def test_a_run_on_other_text_is_not_sent_to_compare(committed, capsys):
-    """`compare` would reject the two."""
+def other_text(committed) -> None:
     Path("data/raw/another").touch()
     committed.change(**{"train.peak_lr": 0.5})
     change_lock(record_outputs, train_with(peak_lr=0.5))
 
-    assert_next(printed(capsys), REPORT, BACK)
+
+def other_slice(committed) -> None:
+    committed.change(**{"sources.small.validation.num_chars": 900})
+    change_lock(shorten_validation)
+    remake_model()
+
+
+def shorten_validation(stages: dict) -> None:
+    stages["tokenize_val"]["params"]["sources.yaml"]["sources.small.validation"]["num_chars"] = 900
+
+
+@pytest.mark.parametrize("change", [other_text, other_slice])
+def test_a_run_on_other_text_is_not_sent_to_compare(committed, capsys, change):
+    """`compare` would reject the two."""
+    change(committed)
+
+    lines = printed(capsys)
+
+    assert_next(lines, REPORT, BACK)
+    assert any("->" in line for line in lines)
+    assert not any("None" in line for line in lines), "null as in the file"
 
 
 def test_other_code_is_another_run(capsys):
@@ -331,6 +350,17 @@ def test_weights_that_were_not_trained_here_are_said_to_come_from_the_cache(caps
 
 
 # Nothing to compare with.
+
+
+def test_a_metric_that_was_edited_in_the_commit_alone_is_named(committed, capsys):
+    honest = EVAL_METRICS.read_bytes()
+    edit(EVAL_METRICS, bits_per_byte=1.0)
+    committed.commit("better")
+    replace_content(EVAL_METRICS, honest)
+
+    edited = "metrics/eval.json of the last commit is not what its own dvc.lock records"
+    assert printed(capsys)[0].startswith(f"Not compared: {edited}; `git log -p metrics/eval.json`")
+    assert document(capsys)["identical"] is None
 
 
 def test_conflicts_of_a_merge_are_named_with_the_commands_that_end_them(capsys):

@@ -6,21 +6,21 @@ A stage reads its own sections only. This command reads those of all stages, so 
 second of `dvc repro`, not when the last stage starts. It is a command beside the stages, not imported by them: no
 value or code of a later stage decides what an earlier one writes. Exit status 2, and a sentence for each wrong value.
 
-In a stage that DVC runs, it also deletes the metrics of later stages that are of a former run.
+In a stage that DVC runs, it also deletes the metrics that the previous run left for later stages.
 """
 
 import os
 import sys
 
 from lm.core.errors import EnvironmentFailure, ParamsError, exit_with_status
-from tools.check_parameters.former_metrics import delete_former_metrics
+from tools.check_parameters.stale_metrics import delete_stale_metrics
 from tools.record.arguments import tool_parser
 from tools.record.problems import find_all_problems
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Raise ParamsError with all wrong values. In a stage, also delete metrics of a former run."""
+    """Raise ParamsError with all wrong values. In a stage, also delete stale metrics."""
     tool_parser("check_parameters", __doc__).parse_args(argv)
     if problems := find_all_problems():
         raise ParamsError("\n".join(problems))
@@ -29,5 +29,5 @@ def main(argv: list[str]) -> None:
     if stage := os.environ.get("DVC_STAGE"):
         if sys.flags.safe_path:
             raise EnvironmentFailure("PYTHONSAFEPATH is set, so that a stage cannot import src/lm; unset it")
-        for metric in delete_former_metrics(stage):
-            print(f"{metric}: deleted, because it is of a former run; its stage writes it again")
+        for metric in delete_stale_metrics(stage):
+            print(f"{metric}: deleted: stale, from the previous run; its stage writes it again")

@@ -23,6 +23,7 @@ from tools.record.parameters import MISSING, Difference, differences, flatten, p
 from tools.record.paths import (
     DATA_METRICS,
     EVAL_METRICS,
+    LOCK,
     MODEL,
     MODELS,
     PIPELINE,
@@ -99,6 +100,13 @@ def changes_from_commit() -> Changes:
     outputs_then = committed.hashes("outs")
     outputs = [each.name for each in differences(outputs_then, outputs_now)]
 
+    # Git itself has metrics and plots. What the two locks record alike must be alike there.
+    unlike_git = (git("diff", "--name-only", "--relative", "HEAD") or "").splitlines()
+    edited = [path for path in unlike_git if path in outputs_now and path not in outputs]
+    if edited:
+        problem = f"{', '.join(edited)} of the last commit is not what its own {LOCK} records"
+        return Changes(not_compared=f"{problem}; `git log -p {edited[0]}` shows who edited it")
+
     # A run on a GPU has the same bits, and its model.json names the GPU.
     gpus: list[str] = []
     if str(MODELS) in outputs:
@@ -171,7 +179,7 @@ def stale(lock: Lock) -> Stale:
     stages = stage_names(PIPELINE.read_text(encoding="utf-8"))
     inputs = {path: md5 for path, md5 in lock.hashes("deps").items() if path not in made}
     return Stale(
-        stages=[name for name in stages if name not in lock.stages or name in lock.former_stages],
+        stages=[name for name in stages if name not in lock.stages or name in lock.stale_stages],
         parameters=changed_parameters(lock),
         files=changed_code(inputs, below=("",)),
     )

@@ -61,23 +61,23 @@ class Lock:
         return {path: md5 for path, md5 in inputs.items() if path not in INPUTS_LEFT_OUT}
 
     @property
-    def former_stages(self) -> list[str]:
-        """Return the stages that read other files than earlier stages have written since, and those after them."""
+    def stale_stages(self) -> list[str]:
+        """Return the stages whose recorded inputs no longer match the outputs of earlier stages, and those after them."""
         outputs = self.hashes("outs")
-        former: list[str] = []
-        outdated: set[str] = set()  # outputs of the stages in `former`
+        stale: list[str] = []
+        outdated: set[str] = set()  # outputs of the stages in `stale`
         for name, stage in self.stages.items():
             inputs = {dep["path"]: dep["md5"] for dep in stage.get("deps", ())}
-            reads_former = any(outputs.get(path, md5) != md5 for path, md5 in inputs.items())
-            if reads_former or outdated & inputs.keys():
-                former.append(name)
+            reads_other = any(outputs.get(path, md5) != md5 for path, md5 in inputs.items())
+            if reads_other or outdated & inputs.keys():
+                stale.append(name)
                 outdated |= {out["path"] for out in stage.get("outs", ())}
-        return former
+        return stale
 
     @property
     def is_finished(self) -> bool:
         """Return whether the evaluation is of the model and the text that the other stages made."""
-        return EVALUATION in self.stages and EVALUATION not in self.former_stages
+        return EVALUATION in self.stages and EVALUATION not in self.stale_stages
 
 
 def read_lock(folder: Path = Path()) -> Lock:

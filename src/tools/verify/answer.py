@@ -1,5 +1,6 @@
 """What `verify` answers about the run in the workspace: lines for a person, and the same as a mapping for JSON."""
 
+import json
 import os
 import shlex
 import sys
@@ -88,10 +89,12 @@ def table(differences: Sequence[Difference]) -> list[str]:
 
 
 def readable(value) -> str:
-    """Return a value of a list; numbers with five digits, and whole ones with commas."""
+    """Return a value of a list: as in YAML, but numbers with five digits, and whole ones with commas."""
     if isinstance(value, float):
         return f"{value:.5g}"
-    return f"{value:,}" if type(value) is int else str(value)
+    if type(value) is int:
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def listed(lines: Sequence[str]) -> list[str]:
@@ -115,7 +118,9 @@ def next_commands(changes: Changes, stale: Stale) -> list[tuple[str, str]]:
         generate = f"python src generate {shlex.quote(prompt)}" if prompt else "python src generate"
         return [(generate, "let the model write"), report]
     compare = ("python src compare HEAD workspace", "is the difference larger than the noise of the documents?")
-    if str(RAW) in changes.outputs:  # `compare` rejects runs on different text
+    # `compare` rejects runs that were evaluated on different text.
+    other_slice = any(".validation." in each.name for each in changes.parameters)
+    if other_slice or str(RAW) in changes.outputs:
         compare = report
     if changes.parameters or changes.inputs:
         return [compare, ("make back", "go back to the committed run")]
@@ -161,7 +166,7 @@ def record(changes: Changes, stale: Stale) -> dict:
         "parameters": as_records(changes.parameters),
         "inputs": list(changes.inputs),
         "metrics": as_records(changes.metrics),
-        "former_stages": stale.stages,
+        "stale_stages": stale.stages,
         "changed_parameters": as_records(stale.parameters),
         "changed_files": stale.files,
         "trained_here": MODEL.exists() and is_trained_here(),

@@ -1,7 +1,7 @@
-"""Delete the metrics that a former run left for the stages that come later in this one.
+"""Delete the metrics that the previous run left for the stages that come later in this one.
 
 DVC deletes the outputs of a stage before it runs it, but not those of the stages after it. These would keep the values
-of the former run, which is the committed one in the copies of `--temp` and the queue, and `dvc exp show` would print
+of the previous run, which is the committed one in the copies of `--temp` and the queue, and `dvc exp show` would print
 them as results of the run that has just begun.
 """
 
@@ -15,7 +15,7 @@ from tools.record.paths import LOCK, PIPELINE
 TRAINING = "train"
 
 
-def delete_former_metrics(stage: str) -> list[Path]:
+def delete_stale_metrics(stage: str) -> list[Path]:
     """Delete the metrics of later stages that the run will write again; return their paths.
 
     stage: the stage of dvc.yaml that begins. If it is training, the evaluation is of other weights. Any other stage may
@@ -33,9 +33,9 @@ def delete_former_metrics(stage: str) -> list[Path]:
             continue
         deciding = {name} | (needed & {TRAINING})
         ran = {each: recorded[each] for each in deciding if each in recorded}
-        is_former = stage == TRAINING or len(ran) < len(deciding) or bool(changed_parameters(Lock(ran)))
+        is_stale = stage == TRAINING or len(ran) < len(deciding) or bool(changed_parameters(Lock(ran)))
         for metric in paths_of(stages[name], "metrics"):
-            if is_former and metric.exists():
+            if is_stale and metric.exists():
                 metric.unlink()
                 deleted.append(metric)
     return deleted
