@@ -76,12 +76,10 @@ def test_the_published_configuration_is_the_preset(tmp_path):
         ("model_type", "gemma3", "model_type is 'gemma3'; it must be 'gemma3_text'"),
         ("final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0; it must be None"),
         ("use_bidirectional_attention", True, "use_bidirectional_attention is True; it must be False"),
-        ("attention_bias", True, "attention_bias is True; it must be False"),
         ("hidden_activation", "silu", "hidden_activation is silu; it must be gelu_pytorch_tanh"),
         ("rope_scaling", {"factor": 8.0, "rope_type": "linear"}, "rope_parameters is .*linear"),
         ("layer_types", ["full_attention", *["sliding_attention"] * 17], "layer_types is .*; it must be "),
         ("query_pre_attn_scalar", 0, "query_pre_attn_scalar is 0; it must be above 0"),
-        ("hidden_size", 642, "not a valid shape of Gemma 3: "),
         ("num_hidden_layers", "many", "not a valid shape of Gemma 3: "),
     ],
 )
@@ -106,45 +104,18 @@ def test_every_layer_pattern_survives_a_round_trip(tmp_path, every):
     assert torch.equal(read(ids), model(ids))
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory) -> Path:
-    """A model of four layers, the third of which is full, as it is written."""
-    folder = tmp_path_factory.mktemp("written")
-    write_pretrained(folder, build(300, full_attention_every=3), EOT_ID)
-    return folder
-
-
-@pytest.fixture
-def config(written) -> dict:
-    """Its configuration."""
-    return read_json(written / "config.json")
-
-
-def test_readers_of_every_version_find_the_bases_of_the_positions(config):
+def test_readers_of_every_version_find_bases_of_positions_and_full_layers(tmp_path):
     """Before transformers 5 they have other names."""
+    write_pretrained(tmp_path, build(300, full_attention_every=3), EOT_ID)
+    config = read_json(tmp_path / "config.json")
     of_full = SHAPE["rope_base_global"]
     of_sliding = SHAPE["rope_base_local"]
     assert of_full != of_sliding
     assert config["rope_theta"] == config["rope_parameters"]["full_attention"]["rope_theta"] == of_full
     assert config["rope_local_base_freq"] == of_sliding
     assert config["rope_parameters"]["sliding_attention"]["rope_theta"] == of_sliding
-
-
-def test_readers_of_every_version_find_the_layers_that_slide(config):
-    """Before 4.53, transformers knows them by one number alone, and without it takes every sixth layer as full."""
-    types = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
-    assert config["layer_types"] == types
+    # Before 4.53, transformers knows full layers by one number alone, and without it takes every sixth for one.
     assert config["sliding_window_pattern"] == 3
-
-
-def test_the_padding_id_is_for_generation_alone(written, config):
-    """In config.json it would stop the gradient of that embedding."""
-    generation = read_json(written / "generation_config.json")
-
-    assert config["pad_token_id"] is None
-    assert generation["pad_token_id"] == EOT_ID
-    for content in (config, generation):
-        assert content["bos_token_id"] == content["eos_token_id"] == EOT_ID
 
 
 # The head.

@@ -493,7 +493,8 @@ def test_what_the_cache_lacks_is_pulled_but_not_what_is_damaged(committed, capsy
     damaged = object_of_recorded("data/models")
     flip(damaged)
 
-    assert fault(capsys).endswith(f"; run `rm -rf data/models {damaged} && dvc repro`")
+    of_remote = f"if `dvc pull` brought the damage, delete {damaged.relative_to('.dvc/cache')} in the remote"
+    assert f"; run `rm -rf data/models {damaged} && dvc repro`; {of_remote}, then `dvc push`" in fault(capsys)
 
 
 def object_of_recorded(output: str) -> Path:

@@ -10,34 +10,26 @@ imported too.
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
 from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_status
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
-from lm.model.config import ModelParams
 from lm.model.gemma3 import Gemma3Model
 from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
 from lm.tokenizer.build import write_from_folder
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from tools.export_hf.card import model_card, read_figures
 from tools.export_hf.hugging_face import (
-    CONFIG,
-    GENERATION_CONFIG,
-    build_with_transformers,
     check_reader,
-    compare_losses,
     load_run,
     open_with_transformers,
     read_exported_record,
     read_pretrained,
-    tokenizer_files,
     weight_files,
     write_model,
 )
-from tools.export_hf.hugging_face import WEIGHTS as SAFETENSORS
 from tools.record import paths
 from tools.record.arguments import tool_parser
 from tools.record.lock import read_lock
@@ -50,7 +42,7 @@ IMPORTED_SEQ_LEN = 512  # window in which `eval` scores an imported model, at mo
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the arguments; a wrong one ends the program with status 2."""
     parser = tool_parser("export_hf", __doc__)
-    parser.add_argument("folder", type=Path, help="the folder to write")
+    parser.add_argument("folder", type=Path, help="the new folder to write")
     parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
     parser.add_argument("--license", metavar="ID", help="licence of the weights, such as mit, for the card")
     files_of_run = (
@@ -69,21 +61,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def check_replaceable(folder: Path, names: set[str]) -> None:
-    """Raise ParamsError unless a folder is missing, empty, or an earlier export with only the files `names`."""
-    if not folder.exists():
-        return
-    present = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    unknown = sorted(present - names)
-    reason = None
-    if unknown:
-        reason = f"holds {unknown[0]}"
-    elif present and RECORD not in present:
-        reason = f"has no {RECORD}"
-    if reason:
-        raise ParamsError(f"{folder}: {reason}, so it is not an earlier export; name another folder")
-
-
 def export(args: argparse.Namespace, folder: Path) -> None:
     """Write the best model of args.models, its tokenizer and its card, all or nothing.
 
@@ -93,8 +70,6 @@ def export(args: argparse.Namespace, folder: Path) -> None:
     params = chosen_params(args, record)
     figures = read_figures(args, record)
     card = model_card(record, params, figures, tokenizer.eot_id, args.license)
-    names = {CONFIG, GENERATION_CONFIG, SAFETENSORS, RECORD, CARD, paths.TOKENIZER.name, *tokenizer_files(tokenizer)}
-    check_replaceable(folder, names)
     with atomic_folder(folder) as temporary:
         write_model(temporary, model, record, tokenizer)
         write_text(temporary / CARD, card)
@@ -106,42 +81,30 @@ def chosen_params(args: argparse.Namespace, record: dict) -> dict:
     # Read what the parameter files select.
     params = read_yaml(args.params)
     chosen: dict[str, Any] = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
-    shape = read_section(args.presets, f"models.{chosen['model.name']}", ModelParams)
-    presets = read_yaml(args.presets) | read_yaml(args.sources)
     chosen["train"] = params.get("train", {})
-    chosen |= selected_presets(params, presets)
+    chosen |= selected_presets(params, read_yaml(args.presets) | read_yaml(args.sources))
 
-    # Compare it with the record of the model.
-    trained_with = record["config"] | record
-    reject_other_values(args.presets, dataclasses.asdict(shape), trained_with)
-    reject_other_values(args.params, chosen["train"], trained_with)
-
-    # Compare it with dvc.lock, where there is one.
+    # Compare it with the record of the model, and with dvc.lock where there is one.
+    trained_with = {f"train.{name}": value for name, value in record.items()}
+    trained_with |= {f"models.{chosen['model.name']}.{name}": value for name, value in record["config"].items()}
     lock = args.params.with_name(paths.LOCK.name)
-    ran_with = read_lock(lock.parent).params if lock.exists() else {}
+    if lock.exists():
+        trained_with |= read_lock(lock.parent).params
     for name, value in flatten(chosen).items():
-        if value != ran_with.get(name, value):
-            raise IntegrityError(f"{name} is {value}, {lock} says {ran_with[name]}; run `dvc repro`")
+        known = trained_with.get(name, value)
+        if value != known:
+            raise IntegrityError(f"{name} is {value}, the model was trained with {known}; run `dvc repro`")
     return chosen
-
-
-def reject_other_values(path: Path, values: dict, trained_with: dict) -> None:
-    """Raise IntegrityError if a value of a parameter file is not the one with which the model was trained."""
-    for name, value in values.items():
-        if value != trained_with.get(name, value):
-            difference = f"{name} is {value}, the model was trained with {trained_with[name]}"
-            raise IntegrityError(f"{path}: {difference}; run `dvc repro`, or name the {path.name} of that run")
 
 
 def import_model(args: argparse.Namespace, folder: Path) -> None:
     """Write a Hugging Face folder's weights, record and tokenizer as training would have left them."""
     if not args.source.is_dir():
         raise ParamsError(f"--from: {args.source} is not a folder; download the model and name the folder of its files")
-    check_replaceable(folder, set())
     own_record = args.source / RECORD
     has_record = own_record.exists()
     model = read_pretrained(args.source)
-    warn_of_other_code(args.source, model)
+    check_reader(folder, model, open_with_transformers(args.source), eot_id=0)
     with atomic_folder(folder) as temporary:
         # Copy the tokenizer. Without a record, tokenizer/ may be left from before the weights were trained elsewhere.
         tokenizer_source = args.source / paths.TOKENIZER.name if has_record else args.source
@@ -158,14 +121,6 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
         else:
             record = foreign_record(args.source, model, tokenizer, sha256)
         write_json(temporary / RECORD, record)
-
-
-def warn_of_other_code(source: Path, model: Gemma3Model) -> None:
-    """Warn if the code in src/lm/model computes other losses from imported weights than transformers."""
-    agreement = compare_losses(model, build_with_transformers(model), eot_id=0)
-    if not agreement.is_close:
-        why = "the code in src/lm/model is not the Gemma 3 that the weights were trained in"
-        print(f"warning: {source}: {agreement}: {why}; `git diff src/lm/model` shows its change", file=sys.stderr)
 
 
 def foreign_record(source: Path, model: Gemma3Model, tokenizer: Tokenizer, sha256: str) -> dict:
@@ -194,6 +149,8 @@ def main(argv: list[str]) -> None:
     """Export data/models or, with --from, import a folder."""
     args = parse(argv)
     folder = args.folder.resolve()
+    if folder.exists():
+        raise ParamsError(f"{folder}: exists; name a new folder")
     if args.source:
         import_model(args, folder)
     else:

@@ -242,15 +242,10 @@ def load_run(models: Path, tokenizer_folder: Path) -> tuple[Gemma3Model, dict, T
     return model, record, tokenizer
 
 
-def tokenizer_files(tokenizer: Tokenizer) -> list[str]:
-    """Return the names of the files of a tokenizer folder."""
-    return [META, *tokenizer.meta["files"]]
-
-
 def write_model(folder: Path, model: Gemma3Model, record: dict, tokenizer: Tokenizer) -> None:
     """Write weights, configuration, record and tokenizer, as trained and for generation, into an empty folder."""
     (folder / TOKENIZER.name).mkdir()
-    for name in tokenizer_files(tokenizer):
+    for name in (META, *tokenizer.meta["files"]):
         shutil.copyfile(tokenizer.folder / name, folder / TOKENIZER.name / name)
     write_for_generation(folder, tokenizer.folder, tokenizer.eot_id)
     write_pretrained(folder, model, tokenizer.eot_id)
@@ -271,15 +266,6 @@ class Agreement(NamedTuple):
     theirs: float  # mean
     largest_difference: float  # of one token
     allowed: float  # of one token: what rounding explains
-
-    @property
-    def is_close(self) -> bool:
-        """Return True if rounding explains the difference; a loss that is not a number is never close."""
-        return self.largest_difference <= self.allowed
-
-    def __str__(self) -> str:
-        losses = f"{self.theirs:.4f} nats per token of a test window, this code {self.ours:.4f}"
-        return f"transformers computes {losses} (one token differs by {self.largest_difference:.1e})"
 
 
 def draw_window(config: ModelConfig, eot_id: int) -> Tensor:
@@ -321,23 +307,15 @@ def rounding_bound(config: ModelConfig, nats: float) -> float:
     return SAFETY * rounding * math.sqrt(num_terms) * max(1.0, nats)
 
 
-def check_reader(path: Path, model: Gemma3Model, theirs, eot_id: int) -> None:
-    """Raise IntegrityError if `theirs`, read from what is to become `path`, computes other losses than `model`."""
-    agreement = compare_losses(model, theirs, eot_id)
-    if not agreement.is_close:
-        why = "the code in src/lm/model is not the Gemma 3 that readers have, and nothing was written"
-        remedy = "undo the change of that code (`git diff src/lm/model` shows it) and train again, or do not export"
-        raise IntegrityError(f"{path}: {agreement}: {why}; {remedy}")
-
-
-def build_with_transformers(model: Gemma3Model):
-    """Return a Gemma3ForCausalLM of the shape and the weights of a model."""
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    theirs = Gemma3ForCausalLM(Gemma3TextConfig(**hugging_face_config(model.config)))
-    # The head is the embedding, so that its name is missing.
-    theirs.load_state_dict(to_hugging_face(model.state_dict()), strict=False)
-    return theirs.eval()
+def check_reader(folder: Path, model: Gemma3Model, theirs, eot_id: int) -> None:
+    """Raise IntegrityError if `theirs` computes other losses than `model`; `folder` is what was to be written."""
+    found = compare_losses(model, theirs, eot_id)
+    if not found.largest_difference <= found.allowed:  # a loss that is not a number is never close
+        losses = f"{found.theirs:.4f} nats per token of a test window, this code {found.ours:.4f}"
+        problem = f"transformers computes {losses} (one token differs by {found.largest_difference:.1e})"
+        why = "the code in src/lm/model is not the Gemma 3 that others have, and nothing was written"
+        remedy = "`git diff src/lm/model` shows your change; undo it, and train again what was trained with it"
+        raise IntegrityError(f"{folder}: {problem}: {why}; {remedy}")
 
 
 def open_with_transformers(folder: Path, **options):

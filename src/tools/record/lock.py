@@ -62,7 +62,7 @@ class Lock:
 
     @property
     def stale_stages(self) -> list[str]:
-        """Return the stages whose recorded inputs no longer match the outputs of earlier stages, and those after them."""
+        """Return the stages whose recorded inputs no longer match upstream outputs, and those after them."""
         outputs = self.hashes("outs")
         stale: list[str] = []
         outdated: set[str] = set()  # outputs of the stages in `stale`

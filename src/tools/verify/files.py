@@ -26,11 +26,11 @@ def check_outputs(lock: Lock) -> int:
         problems.append(f"{', '.join(missing)}: missing")
     if changed:
         problems.append(f"{', '.join(changed)}: not what dvc.lock records")
-    raise IntegrityError(f"{'; '.join(problems)}; run `{mend(wrong)}`")
+    raise IntegrityError(f"{'; '.join(problems)}; {mend(wrong)}")
 
 
 def mend(wrong: dict[str, str]) -> str:
-    """Return the command that brings back outputs, path → recorded hash: from DVC's cache or a remote, or made again.
+    """Say which command brings back outputs, path → recorded hash: from DVC's cache or a remote, or made again.
 
     DVC keeps a file that exists, and an object of its cache. So what is damaged goes first. A damaged object is not
     pulled: a remote may have the same damage.
@@ -52,7 +52,11 @@ def mend(wrong: dict[str, str]) -> str:
         again = ["dvc", "pull" if missing else "checkout", *wrong]
     unwanted = [path for path in wrong if os.path.lexists(path)] + [os.path.relpath(path) for path in damaged]
     removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
-    return removal + shlex.join(again)
+    command = f"run `{removal}{shlex.join(again)}`"
+    if damaged and has_remote:
+        names = " ".join(os.path.relpath(path, ".dvc/cache") for path in damaged)
+        command += f"; if `dvc pull` brought the damage, delete {names} in the remote, then `dvc push`"
+    return command
 
 
 def objects_of(md5: str, path_of: Callable[[str], str]) -> dict[Path, str]:
