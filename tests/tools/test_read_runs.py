@@ -39,9 +39,7 @@ STAGES = {
 class MadeUpRevision(Revision):
     """A revision by the hash of its validation text and the slice of it; with losses, one that was evaluated."""
 
-    def __init__(
-        self, name: str, text_sha256: str | None, losses=None, stages=STAGES, test_reads=None, manifest=None, **slice_
-    ):
+    def __init__(self, name: str, text_sha256: str | None, losses=None, stages=STAGES, test_reads=None, **slice_):
         self.name = name
         sidecar = {
             "slice": {"split": "validation", "start_char": 0, "num_chars": None} | slice_,
@@ -58,7 +56,6 @@ class MadeUpRevision(Revision):
             "data/models/model.json": json.dumps(MODEL).encode(),
             "data/evaluation/details.json": json.dumps({"lossy_tokenizer": True}).encode(),
             "data/evaluation/document_losses.parquet": table.getvalue() if losses else None,
-            "data/raw/manifest.json": json.dumps(manifest).encode() if manifest is not None else None,
             "plots/validation.csv": b"step,val_loss\n0,6.5\n",
             "test_reads.csv": test_reads,
         }
@@ -103,24 +100,16 @@ def test_a_run_that_was_not_evaluated_again_is_refused():
             read_run(MadeUpRevision("a", "12", LOSSES, stages))
 
 
-def test_looks_at_the_test_split_for_other_weights_are_counted(tmp_path):
+def test_looks_at_a_test_split_for_other_weights_are_counted(tmp_path):
     """They were in Git when the run was made, so that it may have been chosen by them."""
     of_own_weights = HeldOutScore(None, False, WEIGHTS, "c" * 64, 128, 5, 1.3, 1.2, 1.4)
     of_others = of_own_weights._replace(weights_sha256="b" * 64)
-    of_others_again = of_others._replace(stride_tokens=64)
-    at_other_text = of_others._replace(test_sha256="d" * 64)
     path = tmp_path / "test_reads.csv"
-    write_test_reads(path, [of_own_weights, of_others, of_others_again, at_other_text])
+    write_test_reads(path, [of_own_weights, of_others, of_others._replace(stride_tokens=64)])
 
-    def num_looks(**files) -> int:
-        _, facts = read_run(MadeUpRevision("a", "12", LOSSES, **files))
-        return facts.num_earlier_looks
-
-    reads = path.read_bytes()
-    assert num_looks(test_reads=reads, manifest={"test": {"sha256": "c" * 64}}) == 2
-    assert num_looks(test_reads=reads, manifest={}) == 0, "its text has no test split"
-    assert num_looks(test_reads=reads) == 3, "its text is unknown"
-    assert num_looks() == 0
+    for test_reads, number in ((path.read_bytes(), 2), (None, 0)):
+        _, facts = read_run(MadeUpRevision("a", "12", LOSSES, test_reads=test_reads))
+        assert facts.num_earlier_looks == number
 
 
 def test_runs_on_other_documents_are_refused():

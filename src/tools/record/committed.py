@@ -11,7 +11,7 @@ from lm.core.git import git
 from lm.core.params import read_yaml
 from tools.record.lock import (
     Lock,
-    changed_code,
+    changed_files,
     hash_of_folder,
     md5_by_name,
     md5_of_content,
@@ -181,7 +181,7 @@ def stale(lock: Lock) -> Stale:
     return Stale(
         stages=[name for name in stages if name not in lock.stages or name in lock.stale_stages],
         parameters=changed_parameters(lock),
-        files=changed_code(inputs, below=("",)),
+        files=changed_files(inputs),
     )
 
 

@@ -9,21 +9,20 @@ import functools
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import yaml
 from ruamel.yaml.resolver import implicit_resolvers
 
-from lm.core.errors import EnvironmentFailure, IntegrityError
+from lm.core.errors import IntegrityError
 from lm.core.files import read_json, reject_special_file
 from lm.core.git import git
 from lm.core.paths import RUNS, repository_root
 from tools.record.parameters import flatten
 from tools.record.paths import LOCK, MODELS, PIPELINE
 
-CODE = ("src/", "requirements")  # beginnings of the paths of code and of the pinned packages
 MODEL_CODE = ("src/lm/model", "src/lm/tokenizer")  # through which text and weights go when a model is used
 EVALUATION = "eval"  # the stage that ends a run
 # Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
@@ -155,18 +154,15 @@ def read_timing(record: dict) -> dict:
 # The files that are here.
 
 
-def changed_code(recorded: Mapping[str, str], below: tuple[str, ...] = CODE) -> list[str]:
-    """Return the files of code, or the folders, that are not those with which stages ran; comments count, as for DVC.
-
-    recorded: path → MD5 of what the stages read. below: beginnings of the paths that count.
-    """
-    changed = [path for path, md5 in recorded.items() if path.startswith(below) and md5_of(Path(path)) != md5]
-    return files_that_git_names(changed)
+def changed_files(recorded: Mapping[str, str]) -> list[str]:
+    """Return the files and folders, of path → recorded MD5, that have another content here; comments count, too."""
+    return [path for path, md5 in recorded.items() if md5_of(Path(path)) != md5]
 
 
 def wrong_outputs(lock: Lock) -> dict[str, str]:
     """Return the outputs of which a byte is not the recorded one, each with its recorded hash; every file is read."""
-    return {path: md5 for path, md5 in lock.hashes("outs").items() if md5_of(Path(path)) != md5}
+    outputs = lock.hashes("outs")
+    return {path: outputs[path] for path in changed_files(outputs)}
 
 
 def warn_of_changed_code(models: Path) -> None:
@@ -177,24 +173,13 @@ def warn_of_changed_code(models: Path) -> None:
     if not (models.is_relative_to(MODELS) and LOCK.exists()):
         return
     training = {name: stage for name, stage in read_lock().stages.items() if name == "train"}
-    changed = changed_code(Lock(training).hashes("deps"), below=MODEL_CODE)
+    inputs = Lock(training).hashes("deps")
+    changed = changed_files({path: md5 for path, md5 in inputs.items() if path in MODEL_CODE})
     if changed:
-        files = ", ".join(changed)
         remedy = "`dvc repro` trains it again, `git restore src` undoes the change"
-        print(f"warning: {files} changed since {models} was trained; {remedy}", file=sys.stderr, flush=True)
-
-
-def files_that_git_names(paths: Iterable[str]) -> list[str]:
-    """Return the files below each path that differ from the last commit, or the path itself if Git names none."""
-    named = []
-    for path in paths:
-        try:
-            status = git("status", "--porcelain", "--untracked-files=all", "--no-renames", "--", path) or ""
-        except EnvironmentFailure:
-            status = ""
-        files = [line.split(maxsplit=1)[1] for line in status.splitlines()]
-        named += files or [path]
-    return list(dict.fromkeys(named))
+        print(
+            f"warning: {', '.join(changed)} changed since {models} was trained; {remedy}", file=sys.stderr, flush=True
+        )
 
 
 def md5_of(path: Path) -> str:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from evidence.runs import Run
 from lm.core.errors import IntegrityError
-from lm.text.slices import TEST
 from tools.record.held_out import TEST_READS, parse_test_reads
 from tools.record.lock import read_timing
 from tools.record.parameters import preset_names_left_out
@@ -22,7 +21,6 @@ from tools.record.paths import (
     DOCUMENT_LOSSES,
     EVALUATION_DETAILS,
     LOCK,
-    MANIFEST,
     MODEL,
     VALIDATION_SIDECAR,
 )
@@ -135,20 +133,7 @@ def parse_curve(content: bytes) -> list[dict[str, str]]:
 
 
 def num_earlier_looks(revision: Revision, weights_sha256: str | None) -> int:
-    """Return how many looks at its test split, for other weights, a revision holds: its run may be chosen by them.
-
-    Looks at any text count if its own cannot be read.
-    """
-    content = revision.read_if_there(TEST_READS)
-    if content is None:
-        return 0
-    reads = parse_test_reads(content.decode("utf-8", "replace"), f"{revision.name}: {TEST_READS}")
-    others = [read for read in reads if read.weights_sha256 != weights_sha256]
-    if not others:
-        return 0
-    try:
-        manifest = revision.read_json(MANIFEST)
-    except IntegrityError:
-        return len(others)
-    test_sha256 = manifest.get(TEST, {}).get("sha256")
-    return sum(read.test_sha256 == test_sha256 for read in others)
+    """Return how many looks at a test split, for other weights, a revision holds: its run may be chosen by them."""
+    content = revision.read_if_there(TEST_READS) or b""
+    reads = parse_test_reads(content.decode("utf-8", "replace"), f"{revision.name}: {TEST_READS}") if content else []
+    return sum(read.weights_sha256 != weights_sha256 for read in reads)
