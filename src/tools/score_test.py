@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from evidence.record import print_json
 from lm.core.errors import IntegrityError, ParamsError, exit_with_status
-from lm.core.files import check_types, output_lock, read_json
+from lm.core.files import output_lock, read_json
 from lm.core.git import git
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, SOURCES
@@ -43,7 +43,6 @@ from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import (
     LOSSY,
     TokenFile,
-    check_sidecar,
     check_window_fits,
     lossy_fractions,
     make_sidecar,
@@ -103,21 +102,17 @@ def check_model(record: dict, tokenizer: Tokenizer, manifest: dict) -> None:
     That text may have held the test documents. Warn where the text of a model cannot be known.
     """
     check_trained_with(tokenizer.sha256, tokenizer.folder, MODELS, record)
-    form = {"seq_len": int, "data_sha256": {str: (str, type(None))}}
-    check_types(MODEL, record, form, "run `dvc repro`")
     for split, sidecar in {"train": TRAIN_SIDECAR, "validation": VALIDATION_SIDECAR}.items():
-        sha256 = record["data_sha256"].get(split)
+        sha256 = record["data_sha256"][split]
         if sha256 is None:
             continue
         meta = read_json(sidecar)
-        check_sidecar(sidecar, meta)
-        if meta["sha256"] != sha256:
-            raise IntegrityError(f"{MODEL}: trained with another {sidecar.with_suffix('.bin')}; run `dvc repro`")
-        if meta["source"] != describe_text(manifest, slice_from(meta["slice"])):
-            found = f"made from another text than {RAW} has now, which may have held the test documents"
-            raise IntegrityError(f"{sidecar}: {found}; run `dvc repro`")
-    if None in record["data_sha256"].values() or record.get("init_sha256"):
-        origin = "is imported" if None in record["data_sha256"].values() else "began with other weights"
+        if meta["sha256"] != sha256 or meta["source"] != describe_text(manifest, slice_from(meta["slice"])):
+            found = f"trained or selected on other text than {RAW} has now, which may have held the test documents"
+            raise IntegrityError(f"{MODEL}: {found} ({sidecar}); run `dvc repro`")
+    is_imported = None in record["data_sha256"].values()
+    if is_imported or record.get("init_sha256"):
+        origin = "is imported" if is_imported else "began with other weights"
         found = f"the model {origin}, so that nobody can say whether it was trained on the test documents"
         print(f"warning: {MODELS}: {found}", file=sys.stderr, flush=True)
 

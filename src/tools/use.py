@@ -18,7 +18,6 @@ from pathlib import Path
 
 from lm.core.errors import ParamsError, exit_with_status
 from lm.core.files import write_text
-from lm.core.git import git
 from lm.core.params import read_yaml
 from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from tools.record.arguments import tool_parser
@@ -142,11 +141,6 @@ def reject_wrong_values(folder: Path) -> None:
         raise ParamsError("\n".join(lines) + "; nothing was written")
 
 
-def edited_files() -> list[str]:
-    """Return the parameter files that differ from the last commit; [] where there is none."""
-    return (git("diff", "--name-only", "HEAD", "--", *map(str, FILES)) or "").splitlines()
-
-
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Write the values and print the recipe's comment, the changes, and the next command; without a name, list all."""
@@ -166,14 +160,11 @@ def main(argv: list[str]) -> None:
         reject_wrong_values(Path(folder))
         after = {file: read_yaml(Path(folder, file)) for file in FILES}
     changes = [line for file in FILES for line in changes_of(file, read_yaml(file), after[file])]
-    edited = edited_files()
     write_into(Path(), texts)
 
     # Say what the recipe is, what changed, and how to go on.
     for name in names:
         print("\n".join([*read_comment(RECIPES / f"{name}.yaml"), ""]))
     print("\n".join([*(changes or ["All files already have these values."]), ""]))
-    if edited:
-        print(f"{', '.join(edited)} differed from the last commit before; what the recipe does not name stays so")
     print("next: dvc exp run")
     print("undo: make back")

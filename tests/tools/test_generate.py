@@ -6,9 +6,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
-import tokenizers
 import torch
-from tokenizers import decoders, models
 
 from lm.evaluate.generation import generate
 from lm.model.gemma3 import Gemma3Model
@@ -79,43 +77,20 @@ def test_streamed_text_tears_no_character(trained, gemma_like, kind):
         assert "\ufffd" not in streamed
 
 
-def test_a_token_is_shown_as_in_the_whole_text():
-    """The space before a word is left out only at the beginning of a text; and the work does not grow with the text."""
-    backend = tokenizers.Tokenizer(models.WordLevel({"▁one": 0, "▁day": 1, "s": 2}, unk_token="s"))
-    backend.decoder = decoders.Metaspace()
-    lengths = []
-
-    def decode(ids: list[int]) -> str:
-        lengths.append(len(ids))
-        return backend.decode(ids)
-
-    tokenizer = SimpleNamespace(decode=decode)
-    pieces = list(stream_text(tokenizer, [0], [1, 2, 0, 1] * 20))
-
-    assert pieces == [" day", "s", " one", " day"] * 20
-    assert max(lengths) == 2
-
-
 # The command.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settings"),
-    [
-        (["--temperature", 1.3, "--top_k", 0, "--top_p", 0.9], {"temperature": 1.3, "top_k": None, "top_p": 0.9}),
-        (["--min_p", 0.2, "--seed", 7, "--top_k", 9], {"min_p": 0.2, "seed": 7, "top_k": 9}),
-    ],
-)
-def test_prints_the_prompt_and_what_the_model_draws(trained, run, arguments, settings):
+def test_prints_the_prompt_and_what_the_model_draws(trained, run):
     prompt = "One day, é漢"
+    settings = {"temperature": 1.3, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "seed": 7}
+    arguments = [word for name, value in settings.items() for word in (f"--{name}", value)]
 
     done = run(prompt, "--max_new_tokens", 20, *arguments)
 
     text = trained.tokenizer.decode(sampled(trained, prompt, 20, **settings))
     assert done.status == 0
     assert done.output == f"{prompt}{text}\n"
-    seed = settings.get("seed", 1)
-    assert re.fullmatch(rf"seed {seed}: 20 tokens, \d+ a second, cut at max_new_tokens\n", done.errors)
+    assert re.fullmatch(r"seed 7: 20 tokens, \d+ a second, cut at max_new_tokens\n", done.errors)
 
 
 def test_each_sample_has_its_own_seed(trained, run):
@@ -170,13 +145,3 @@ def test_settings_out_of_range_are_refused(run, arguments, said):
     done = run(*arguments)
 
     refused(done.status, done.errors, 2, *said)
-
-
-def test_another_tokenizer_is_refused(trained, run, tmp_path):
-    other = write_bpe(tmp_path / "other", seed=4)
-
-    done = run("x", tokenizer=tmp_path / "other")
-
-    of_the_training = trained.tokenizer.sha256[:12]
-    refused(done.status, done.errors, 4, of_the_training, other.sha256[:12], str(tmp_path / "other"))
-    assert done.output == ""

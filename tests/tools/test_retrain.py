@@ -1,11 +1,7 @@
 """`verify --retrain`: steps that are trained again have the same bits, and any other bit is found."""
 
-import contextlib
-import io
 import shutil
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,21 +38,12 @@ def finished_run(tmp_path_factory):
 
 
 @pytest.fixture
-def run(finished_run, monkeypatch):
-    """The folder of the finished run, as it was, below the current directory. The stage trains in this process."""
-    monkeypatch.setattr("tools.verify.retrain.subprocess", SimpleNamespace(run=run_stage, DEVNULL=subprocess.DEVNULL))
+def run(finished_run, in_process, monkeypatch):
+    """The folder of the finished run, as it was, below the current directory."""
     monkeypatch.chdir(finished_run)
     for path in CHANGED:
         replace_by_copy(Path("before", path), path)
     return only_run()
-
-
-def run_stage(command: list[str], stdout: int, check: bool) -> subprocess.CompletedProcess:
-    """Take the place of `subprocess.run` for the stage train: a new process takes seconds to import torch."""
-    _, _, *arguments = command
-    with contextlib.redirect_stdout(io.StringIO()):
-        status = train_stage.main(arguments)
-    return subprocess.CompletedProcess(command, status)
 
 
 def replace_by_copy(source: Path, target: Path) -> None:
@@ -285,28 +272,25 @@ def test_a_weight_changed_by_one_bit_is_found(run, monkeypatch):
     assert not Checkpoint(run, 10).path.exists(), "nothing is stored"
 
 
+ADVICE = r"; delete it and checkpoint-000000010\.json, and run the command again$"
+
+
 def test_a_damaged_checkpoint_is_no_beginning(run):
     damaged = Checkpoint(run, 10)
     damaged.path.write_bytes(damaged.path.read_bytes()[:-1])
 
-    advice = r"; delete it and checkpoint-000000010\.json, and run the command again$"
-    with pytest.raises(IntegrityError, match=rf"checkpoint-000000010\.pt: sha256 is .*{advice}"):
+    with pytest.raises(IntegrityError, match=rf"checkpoint-000000010\.pt: sha256 is .*{ADVICE}"):
         call(end=15)
 
 
-def test_a_checkpoint_with_another_digest_is_no_beginning(run):
+@pytest.mark.parametrize("end", [15, 10])
+def test_a_stored_checkpoint_with_another_digest_is_found(run, end):
+    """At the beginning of the steps, and at their end."""
     digest = replace_by_another(Checkpoint(run, 10))
 
-    expected = rf"checkpoint-000000010\.pt: its digest is {digest}, plots/validation\.csv records .* at step 10; "
-    with pytest.raises(IntegrityError, match=expected):
-        call(end=15)
-
-
-def test_a_stored_checkpoint_with_another_digest_is_found(run):
-    digest = replace_by_another(Checkpoint(run, 10))
-
-    with pytest.raises(IntegrityError, match=rf"checkpoint-000000010\.pt: its digest is {digest}, "):
-        call(end=10, weights=Path("data/early"))
+    pattern = rf"000000010\.pt: its digest is {digest}, plots/validation\.csv records .* at step 10{ADVICE}"
+    with pytest.raises(IntegrityError, match=pattern):
+        call(end=end, weights=Path("data/early"))
 
     assert not Path("data/early").exists()
 

@@ -12,7 +12,6 @@ from lm.model.gemma3 import ModelConfig
 from lm.train.config import TrainParams
 from lm.train.preflight import GIB, Plan
 from support import ROOT
-from support.git import git
 from support.recipe_cases import NUM_STEPS, RECIPES, apply, recipe_folder, train_small, write_own_text
 from support.refusal import files_below, refused
 from support.stages import COPIED, change_params
@@ -181,26 +180,6 @@ def test_a_model_is_fine_tuned_as_its_recipe_says(folder):
 # What the comments of recipes say.
 
 
-CARDS = re.findall(
-    r"^\| (\d+) GB \| `(\w+)`.*? \| (?:`train.micro_batch_tokens=(\d+)`|–) \| ([\d.]+) GiB \|$",
-    (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8"),
-    re.M,
-)
-assert {gigabytes for gigabytes, *_ in CARDS} == {"8", "12", "24", "80"}
-
-
-@pytest.mark.parametrize(("gigabytes", "name", "micro_batch_tokens", "estimate_gib"), CARDS)
-def test_a_recipe_fits_into_the_memory_of_the_card_that_the_page_about_gpus_names(
-    folder, gigabytes, name, micro_batch_tokens, estimate_gib
-):
-    apply(name)
-
-    plan = plan_of_chosen(on_gpu=True, micro_batch_tokens=int(micro_batch_tokens or 0))
-
-    assert float(estimate_gib) == pytest.approx(plan.memory_bytes / GIB, abs=0.06)
-    assert plan.memory_bytes < float(gigabytes) * 1e9
-
-
 def first_sentence(text: str) -> str:
     return text.split(". ")[0].rstrip(".")
 
@@ -224,15 +203,6 @@ def test_the_page_of_the_recipes_has_a_row_for_each():
 # The command.
 
 
-def test_without_a_name_the_recipes_are_listed(folder, capsys):
-    assert use.main([]) == 0
-
-    lines = capsys.readouterr().out.splitlines()
-    for name, line in zip(RECIPES, lines, strict=True):
-        assert line.split()[0] == name
-        assert line.endswith(title_of(name))
-
-
 def test_of_two_recipes_the_second_is_on_top_and_a_second_use_changes_nothing(folder, capsys):
     assert use.main(["stack_c", "own_text"]) == 0
     first = capsys.readouterr().out
@@ -249,20 +219,13 @@ def test_of_two_recipes_the_second_is_on_top_and_a_second_use_changes_nothing(fo
     assert files_below(folder) == before
 
 
-def test_own_values_stay_and_are_named(folder, capsys):
-    git("init", "-q")
-    git("add", *COPIED)
-    git("commit", "-qm", "x")
-    apply("fast_cpu")
-    assert "differed" not in capsys.readouterr().out
+def test_own_values_stay(folder):
     change_params(folder, {"train.seed": 7})
 
     apply("own_text")
 
-    assert "params.yaml differed from the last commit before" in capsys.readouterr().out
     params = read_yaml("params.yaml")
     assert params["train"]["seed"] == 7
-    assert params["train"]["numerics"] == "fast"
     assert params["data"]["source"] == "local"
 
 
@@ -273,14 +236,12 @@ WRONG = [
     ("dvc.yaml:\n  stages: 1\n", ["mine.yaml: dvc.yaml", "params.yaml, "]),
     ("params.yaml: 3\n", ["mine.yaml: params.yaml is 3"]),
     ("params.yaml:\n  train:\n    seq_len: 0\n", ["params.yaml: train.seq_len is 0", "nothing was written"]),
-    ("params.yaml:\n  train: 5\n", ["params.yaml: train is 5"]),
     ("params.yaml:\n  model:\n    name: huge\n", ["presets.yaml: models.huge is missing", "tiny, "]),
     (
         "params.yaml:\n  model:\n    name: mine\npresets.yaml:\n  models:\n    mine:\n      n_layer: 2\n",
         ["presets.yaml: models.mine.max_seq_len is missing"],
     ),
     ("params.yaml:\n  train:\n    seed: 1\n    seed: 2\n", ["mine.yaml: line 4", "duplicate key"]),
-    ("params.yaml: [\n", ["mine.yaml: not valid YAML"]),
 ]
 
 

@@ -1,21 +1,17 @@
 """`python src verify`: identical, other bits, another run; what is wrong, and the command that mends it; forgeries."""
 
 import contextlib
-import io
 import json
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-import train as train_stage
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json, write_text
 from lm.model.weights import save_tensors
@@ -122,7 +118,7 @@ def test_equal_bits(capsys):
     assert_next(lines, GENERATE + "'One old' ", REPORT)
 
     # A program reads the same.
-    assert (found["identical"], found["num_outputs"], found["trained_here"]) == (True, 19, True)
+    assert (found["identical"], found["num_outputs"]) == (True, 19)
     assert found["score"] == {
         "bits_per_byte": metrics["bits_per_byte"],
         "standard_error": metrics["bpb_se"],
@@ -142,17 +138,9 @@ def change_segments(segments_of) -> None:
     change_lock(record_outputs)
 
 
-@pytest.mark.parametrize(
-    "segments_of",
-    [
-        pytest.param(lambda cpu: [cpu | GPU], id="all of it"),
-        pytest.param(
-            lambda cpu: [cpu | GPU, cpu | {"from_step": 5}, cpu | GPU | {"from_step": 9}], id="beginning and end"
-        ),
-    ],
-)
-def test_equal_bits_on_a_gpu_are_identical(capsys, segments_of):
-    change_segments(segments_of)
+def test_equal_bits_on_a_gpu_are_identical(capsys):
+    """The run began and ended there."""
+    change_segments(lambda cpu: [cpu | GPU, cpu | {"from_step": 5}, cpu | GPU | {"from_step": 9}])
 
     assert printed(capsys)[0] == f"{IDENTICAL}, computed on NVIDIA H100."
 
@@ -272,13 +260,10 @@ def test_other_code_is_another_run(capsys):
     change_lock(other_code)
 
     lines = printed(capsys)
-    found = document(capsys)
 
     assert lines[0].startswith("Another run than the committed one: 1 of its inputs (code, packages or text) changed")
     assert lines[1:5] == ["inputs that differ:", "  src/train.py", "outputs that differ:", "  data/models"]
     assert_next(lines, COMPARE, BACK)
-    assert found["outputs"] == ["data/models"]
-    assert found["inputs"] == found["changed_files"] == ["src/train.py"]
 
 
 # What changed since the run.
@@ -398,18 +383,6 @@ def test_without_git_or_a_committed_run_nothing_is_compared(capsys, change):
 # The commands to go on with.
 
 
-def test_a_prompt_is_quoted_for_the_shell(committed, capsys):
-    prompt = 'It\'s "$1"'
-    prompts = {"sources.small.prompts": ["", f"{prompt}\n"]}
-    committed.change(**prompts)
-    change_lock(lambda stages: stages["eval"]["params"]["sources.yaml"].update(prompts))
-
-    line = next(line for line in printed(capsys) if line.startswith(GENERATE))
-
-    command, _, _ = line.partition("  #")
-    assert shlex.split(command) == ["python", "src", "generate", prompt]
-
-
 def test_the_environment_is_activated_where_it_is_not(committed, capsys, monkeypatch):
     activate = committed.folder / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
@@ -497,21 +470,15 @@ def object_of_recorded(output: str) -> Path:
     return Path(".dvc/cache/files/md5", md5[:2], f"{md5[2:]}.dir")
 
 
-def test_a_program_reads_the_fault_and_nothing_is_changed(capsys):
-    def state():
-        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path("data").rglob("*")}
-
+def test_a_program_reads_the_fault(capsys):
     edit(EVAL_METRICS, bits_per_byte=1.0)
-    before = state()
 
     assert cli.main(["--json"]) == 4
 
     out, err = capsys.readouterr()
     found = json.loads(out)
-    assert found.pop("schema") == cli.SCHEMA
     assert err == f"error: {found['fault']}\n"
-    assert found.keys() == {"fault"}
-    assert state() == before
+    assert found == {"schema": cli.SCHEMA, "fault": found["fault"]}
 
 
 # Records that do not fit, though dvc.lock has their hashes.
@@ -609,19 +576,6 @@ def test_a_shortened_hash_is_compared_to_its_last_digit():
 
 
 # Forgeries in which all files and records fit: what --retrain finds.
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """Train in this process: a new one takes seconds to import torch."""
-
-    def run_stage(command: list[str], stdout: int, check: bool) -> subprocess.CompletedProcess:
-        _, _, *arguments = command
-        with contextlib.redirect_stdout(io.StringIO()):
-            return subprocess.CompletedProcess(command, train_stage.main(arguments))
-
-    monkeypatch.setattr("tools.verify.retrain.subprocess", SimpleNamespace(run=run_stage, DEVNULL=subprocess.DEVNULL))
-    monkeypatch.delenv("DVC_ROOT", raising=False)
 
 
 def forge_weights(change: Callable[[dict[str, torch.Tensor]], None]) -> None:

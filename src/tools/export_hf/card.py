@@ -1,7 +1,6 @@
 """Write the model card of an exported folder, README.md, from the records of the run."""
 
 import argparse
-import re
 from pathlib import Path
 
 import jinja2
@@ -77,7 +76,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         origins=[origin(name, source) for name, source in sources.items()],
         where=EXACT if numerics == {"exact"} else FAST,
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),
-        **committed(run),
+        commit=commit_of(run),
     )
     return "\n".join(lines) + "\n"
 
@@ -121,23 +120,13 @@ def origin(name: str, manifest: dict) -> str:
     return f"`{name}`: {', '.join(clauses)}"
 
 
-def committed(run: dict) -> dict[str, str | None]:
-    """Return the commit whose files made a run, and where to clone it from; None where this is not known."""
+def commit_of(run: dict) -> str | None:
+    """Return the commit whose files made a run; None where this is not known."""
     metrics = read_json_if_there(paths.TRAIN_METRICS)
     is_of_run = bool(run) and metrics.get("val_loss") == run["best"]["val_loss"]
     if not is_of_run or git("status", "--porcelain", "--", *DECIDES) != "":
-        return {"commit": None, "repository": None}
-    origin_url = git("remote", "get-url", "origin") or ""
-    return {"commit": git("rev-parse", "HEAD"), "repository": public_url(origin_url)}
-
-
-def public_url(url: str) -> str | None:
-    """Return an https address without user name and token, or one of ssh; None for any other, such as a local path."""
-    match = re.fullmatch(r"https://(?:[^/@]*@)?([^@]+)", url)
-    if match:
-        return f"https://{match[1]}"
-    is_ssh = re.fullmatch(r"(ssh://)?git@[\w.-]+[:/][\w./~-]+", url)
-    return url if is_ssh else None
+        return None
+    return git("rev-parse", "HEAD")
 
 
 def render(template: Path, **values) -> list[str]:

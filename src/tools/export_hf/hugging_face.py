@@ -8,7 +8,6 @@ import contextlib
 import io
 import math
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -321,22 +320,10 @@ def check_reader(folder: Path, model: Gemma3Model, theirs, eot_id: int) -> None:
 def open_with_transformers(folder: Path, **options):
     """Return the causal model of a folder in float32, without a word; code and pickled weights are not read."""
     from transformers import AutoModelForCausalLM
-
-    options |= {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
-    with _silent():
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
-    return model.eval()
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Let transformers print neither progress nor warnings; an error still has its exception."""
     from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
+    options |= {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
+    with contextlib.redirect_stderr(io.StringIO()):  # it prints progress
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
+    return model.eval()

@@ -49,15 +49,10 @@ def caveats(changes: Changes, stale: Stale) -> list[str]:
         lines.append("`make back` undoes the change of parameters, if it is not committed.")
     if stale.files:
         lines.append("`git restore src` undoes the change of code.")
-    if changes.is_identical and not stale.stages and not is_trained_here():
+    if changes.is_identical and not stale.stages and not read_timing(read_json(MODEL)):
         lines.append("No training of these weights is recorded here (.runs), so they came from DVC's cache.")
         lines.append("To train the run, or a part of it, again and compare: python src verify --retrain")
     return lines
-
-
-def is_trained_here() -> bool:
-    """Return whether the times of this run's training are recorded here."""
-    return bool(read_timing(read_json(MODEL)))
 
 
 def score(stale: Stale) -> dict | None:
@@ -76,10 +71,9 @@ def score_sentence(found: dict | None) -> str:
     """Return the score in words: "1.353 bits per byte (± 0.040 over 97 documents)"; "" without one."""
     if found is None:
         return ""
-    loss = f"{found['bits_per_byte']:.3f} bits per byte"
-    if found["standard_error"] is None:
-        return loss
-    return f"{loss} (± {found['standard_error']:.3f} over {found['documents']:,} documents)"
+    error = found["standard_error"]
+    precision = "" if error is None else f" (± {error:.3f} over {found['documents']:,} documents)"
+    return f"{found['bits_per_byte']:.3f} bits per byte{precision}"
 
 
 def table(differences: Sequence[Difference]) -> list[str]:
@@ -169,7 +163,6 @@ def record(changes: Changes, stale: Stale) -> dict:
         "stale_stages": stale.stages,
         "changed_parameters": as_records(stale.parameters),
         "changed_files": stale.files,
-        "trained_here": MODEL.exists() and is_trained_here(),
         "score": score(stale),
         "next": [{"command": command, "purpose": purpose} for command, purpose in commands],
     }
