@@ -17,9 +17,8 @@ plots/validation.csv and, at the steps of the best and the last weights, the ten
 with what was shown, and what was not. With STEP it trains to that validation, from the nearest stored checkpoint before
 it, and stores the checkpoint of that step in .runs, where a longer run or another --retrain begins with it.
 
---processor checks no file. It trains a small fixed run, on the device of runtime.yaml, and compares its bits with the
-committed ones. Exit status 4 and the first module, gradient or update of the first step that differs, or the steps
-between which the weights first differ.
+--processor checks no file. It trains a small fixed run, on the device of runtime.yaml, and compares its weights with
+the committed digests. Exit status 4 and the steps between which they first differ.
 """
 
 import argparse

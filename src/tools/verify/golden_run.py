@@ -1,4 +1,4 @@
-"""The run whose bits are committed, and its digests: a fixed model on made-up tokens, in exact numerics.
+"""The run whose bits are committed, and digests of its weights: a fixed model on made-up tokens, in exact numerics.
 
 Nothing of it depends on params.yaml or on a file, so that its digests change only with the code that trains.
 """
@@ -19,8 +19,6 @@ from lm.train.ngram_embeddings import NgramEmbeddings
 from lm.train.optimizers import build_optimizers
 from lm.train.state import TrainingState
 from lm.train.step import compute_gradients, learning_rate, prefetch, sampling_weights, update_weights
-
-Digests = dict[str, dict[str, str]]  # {"first step": {operation: digest}, "weights": {step: digest}}
 
 FILE = "src/tools/verify/golden_run.py"
 SMALL = {
@@ -57,8 +55,8 @@ BATCH_TOKENS = 1536
 WEIGHTS_EVERY = {"short": 5, "minute": 25}  # steps from one digest of the weights to the next
 
 
-def train(name: str, threads: ThreadTuner, device: torch.device) -> Digests:
-    """Train the run `name` of RUNS on a device and return its digests.
+def train(name: str, threads: ThreadTuner, device: torch.device) -> dict[str, str]:
+    """Train the run `name` of RUNS on a device; return the digests of its weights by step.
 
     Raise ParamsError if this file lacks a value of a new parameter.
     """
@@ -75,7 +73,16 @@ def train(name: str, threads: ThreadTuner, device: torch.device) -> Digests:
     model.to(device)
     state = TrainingState(model, build_optimizers(model, params, torch.float32, ngrams=ngrams))
     windows = TokenWindows(ids, SEQ_LEN, params.batch_size, params.seed)
-    return digest_steps(state, windows, params, torch.float32, num_steps, WEIGHTS_EVERY[name], threads)
+
+    digests = {}
+    batches = prefetch(windows, range(num_steps), device)
+    for step in tqdm(range(num_steps), unit="step", disable=None, leave=False):
+        threads.adapt()
+        compute_gradients(state, next(batches), params, torch.float32)
+        update_weights(state, learning_rate(step, params))
+        if (step + 1) % WEIGHTS_EVERY[name] == 0:
+            digests[str(step + 1)] = digest(torch.cat([p.flatten() for p in model.parameters()]))
+    return digests
 
 
 def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> TrainParams:
@@ -121,75 +128,7 @@ def make_ids(vocab_size: int, num_tokens: int = 100_000) -> np.ndarray:
     return ids.astype(np.uint16)
 
 
-# Digests.
-
-
 def digest(tensor: Tensor) -> str:
     """Return 12 hex digits of the SHA-256 of a tensor's bytes."""
     numbers = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
     return hashlib.sha256(numbers.data).hexdigest()[:12]
-
-
-def digest_steps(
-    state: TrainingState,
-    windows: TokenWindows,
-    params: TrainParams,
-    dtype: torch.dtype,
-    num_steps: int,
-    weights_every: int,
-    threads: ThreadTuner,
-) -> Digests:
-    """Train `num_steps` steps; return the digests of the first one, and those of the weights.
-
-    The operations are the modules, the gradients and the updates, in their order. The weights are digested after each
-    `weights_every` steps.
-    """
-    operations: dict[str, str] = {}
-    weights: dict[str, str] = {}
-    batches = prefetch(windows, range(num_steps), state.model.device)
-    for step in tqdm(range(num_steps), unit="step", disable=None, leave=False):
-        threads.adapt()
-        if step == 0:
-            operations = digest_step(state, next(batches), params, dtype)
-        else:
-            compute_gradients(state, next(batches), params, dtype)
-            update_weights(state, learning_rate(step, params))
-        if (step + 1) % weights_every == 0:
-            weights[str(step + 1)] = digest(torch.cat([p.flatten() for p in state.model.parameters()]))
-    return {"first step": operations, "weights": weights}
-
-
-def digest_step(
-    state: TrainingState, batch: tuple[Tensor, Tensor], params: TrainParams, dtype: torch.dtype
-) -> dict[str, str]:
-    """Train one step on a batch of inputs and targets (B, T) int64; return the digests of its operations by name."""
-    model = state.model
-    digests: dict[str, str] = {}
-
-    # The outputs of the modules, then the gradients, from the output to the input, as they are computed.
-    hooks = record_forward(model, digests)
-    compute_gradients(state, batch, params, dtype)
-    for hook in hooks:
-        hook.remove()
-    parameters = [*model.named_parameters()][::-1]
-    digests |= {f"gradient of {name}": digest(p.grad) for name, p in parameters if p.grad is not None}
-
-    # The updated weights.
-    update_weights(state, learning_rate(state.step, params))
-    return digests | {f"update of {name}": digest(p) for name, p in parameters}
-
-
-def record_forward(model: Gemma3Model, digests: dict[str, str]) -> list:
-    """Digest the output of every module of the next forward passes; return the hooks that do it."""
-
-    def hook(name: str):
-        """Return a hook that records under this name."""
-
-        def record(module, inputs, output: Tensor) -> None:
-            """Add the digest under a name that tells the micro-batches apart."""
-            number = sum(known.endswith(f": {name}") for known in digests) + 1
-            digests[f"micro-batch {number}: {name}"] = digest(output)
-
-        return record
-
-    return [module.register_forward_hook(hook(name)) for name, module in model.named_modules() if name.count(".") > 1]

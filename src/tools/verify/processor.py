@@ -8,13 +8,13 @@ from lm.exact.threads import ThreadTuner
 from lm.model.machine import device_name, read_device
 from tools.record.environment import processor
 from tools.record.paths import GOLDEN
-from tools.verify.golden_run import Digests, train
+from tools.verify.golden_run import train
 
 
 def check_processor(run: str, expect: str | None, record: str | None, writes: bool) -> str:
     """Train a run of RUNS and return a sentence that says that its bits are the committed ones.
 
-    Raise IntegrityError with what differs first if they are not.
+    Raise IntegrityError with the steps between which they first differ if they are not.
 
     Args:
         expect: the beginning of a digest, with which the last weights are compared in place of the file.
@@ -24,7 +24,7 @@ def check_processor(run: str, expect: str | None, record: str | None, writes: bo
     threads = ThreadTuner("exact", adapts=record is None)  # a record names the number of threads
     device = read_device()
     found = train(run, threads, device)
-    last = last_weights(found)
+    last = list(found.values())[-1]
     if expect:
         if not last.startswith(expect):
             raise IntegrityError(f"the last weights have the digest {last}; --expect is {expect}")
@@ -48,20 +48,12 @@ def check_processor(run: str, expect: str | None, record: str | None, writes: bo
     return f"same bits as committed: {run} run, weights {last}, {hardware}, {number}"
 
 
-def last_weights(found: Digests) -> str:
-    """Return the digest of the weights after the last step."""
-    return list(found["weights"].values())[-1]
-
-
-def first_difference(found: Digests, golden: Digests) -> str | None:
-    """Return what differs first from the committed digests `golden`, or None."""
-    for operation, known in golden["first step"].items():
-        if found["first step"].get(operation) != known:
-            return f"the first step differs in: {operation}"
-    before = "1"
-    for step, known in golden["weights"].items():
-        if found["weights"].get(step) != known:
-            return f"the first step has the committed bits, the weights first differ between steps {before} and {step}"
+def first_difference(found: dict[str, str], golden: dict[str, str]) -> str | None:
+    """Return between which steps the weights leave the committed ones, or None if they do not."""
+    before = "0"
+    for step, digest in golden.items():
+        if found.get(step) != digest:
+            return f"the weights first differ between steps {before} and {step}"
         before = step
     return None
 
