@@ -129,7 +129,7 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, 
         ({}, "fetch", SCORES),  # perhaps the text is the same
         ({"eval.stride_fraction": 1.0}, "fetch", SCORES[:2]),
         ({"eval.stride_fraction": 0.5, "train.seed": 2}, "other/dvc.yaml:train", SCORES),  # of another pipeline
-        ({}, "audit", SCORES[:2]),  # which training does not need, and may run after it
+        ({}, "audit", SCORES[:1]),
         ({}, "fetch", SCORES[:1]),
     ]
     content_of = {path: Path(path).read_bytes() for path in SCORES}
@@ -150,7 +150,6 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, 
 
 
 def test_the_first_run_and_the_command_by_hand_keep_the_metrics(committed, monkeypatch):
-    """DVC may run `audit`, which training does not need, after training."""
     committed.change(**{"train.seed": 2})
     monkeypatch.delenv("DVC_STAGE", raising=False)
 

@@ -23,15 +23,14 @@ def delete_stale_metrics(stage: str) -> list[Path]:
     training before them, differs from dvc.lock.
     """
     stages = read_yaml(PIPELINE)["stages"]
-    if stage not in stages:
+    names = list(stages)  # each after those whose outputs it reads
+    if stage not in names:
         return []
     recorded = read_lock().stages if LOCK.exists() else {}
     deleted = []
-    for name in stages:
-        needed = stages_before(name, stages)
-        if stage not in needed:
-            continue
-        deciding = {name} | (needed & {TRAINING})
+    for position in range(names.index(stage) + 1, len(names)):
+        name = names[position]
+        deciding = {name, TRAINING} if position > names.index(TRAINING) else {name}
         ran = {each: recorded[each] for each in deciding if each in recorded}
         is_stale = stage == TRAINING or len(ran) < len(deciding) or bool(changed_parameters(Lock(ran)))
         for metric in paths_of(stages[name], "metrics"):
@@ -39,14 +38,3 @@ def delete_stale_metrics(stage: str) -> list[Path]:
                 metric.unlink()
                 deleted.append(metric)
     return deleted
-
-
-def stages_before(name: str, stages: dict) -> set[str]:
-    """Return the stages of dvc.yaml whose outputs the stage `name` needs, directly or through others."""
-    inputs = set(paths_of(stages[name], "deps"))
-    needed = set()
-    for other, content in stages.items():
-        outputs = [path for kind in ("outs", "metrics", "plots") for path in paths_of(content, kind)]
-        if other != name and inputs.intersection(outputs):
-            needed |= {other} | stages_before(other, stages)
-    return needed

@@ -78,14 +78,8 @@ def reject_other_text(first: Revision, other: Revision) -> None:
     sidecars = [revision.read_json(VALIDATION_SIDECAR) for revision in (first, other)]
     texts = [(meta["source"].get("text_sha256"), meta["slice"]) for meta in sidecars]
     if None in texts[0] or texts[0] != texts[1]:
-        described = " and ".join(
-            f"{meta['source']['name']} {meta['slice']} ({meta['documents']} documents, {meta['utf8_bytes']} bytes)"
-            for meta in sidecars
-        )
-        raise IntegrityError(
-            f"{first.name} and {other.name} were evaluated on different documents: {described}; "
-            "compare runs with the same data.source, validation range and selection"
-        )
+        remedy = "compare runs with the same data.source, validation range and selection"
+        raise IntegrityError(f"{first.name} and {other.name} were evaluated on different documents; {remedy}")
 
 
 def read_run(revision: Revision) -> tuple[Run, Facts]:

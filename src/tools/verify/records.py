@@ -86,18 +86,15 @@ def wrong(file: Path, problem: str, stage: str) -> IntegrityError:
 
 def links_of_workspace() -> list[Link]:
     """Return every link of the workspace's records, in the order of the stages."""
-    manifest = entries_of(paths.MANIFEST)
-    splits = {name.split(".")[1]: name for name in manifest if re.fullmatch(r"splits\.[^.]+\.sha256", name)}
-    if f"{TEST}.sha256" in manifest:
-        splits[TEST] = f"{TEST}.sha256"
-    links = [Link(paths.MANIFEST, entry, paths.RAW / f"{split}.parquet") for split, entry in splits.items()]
+    links = []
+    for file in sorted(paths.RAW.glob("*.parquet")):
+        entry = "test.sha256" if file.stem == TEST else f"splits.{file.stem}.sha256"
+        links.append(Link(paths.MANIFEST, entry, file))
     for record, entry, split_entry in MADE_FROM_TEXT:
         split = entries_of(record).get(split_entry)
-        if split is not None:
-            links.append(Link(record, entry, paths.RAW / f"{split}.parquet"))
-    for entry in entries_of(paths.TOKENIZER_META):
-        if entry.startswith("files."):
-            links.append(Link(paths.TOKENIZER_META, entry, paths.TOKENIZER / entry.removeprefix("files.")))
+        links.append(Link(record, entry, paths.RAW / f"{split}.parquet"))
+    for file in sorted(paths.TOKENIZER.glob("*")):
+        links.append(Link(paths.TOKENIZER_META, f"files.{file.name}", file))
     return links + LINKS
 
 
