@@ -67,14 +67,15 @@ def test_help_has_a_summary_of_every_tool(capsys):
     assert tools == list(PROGRAM["TOOLS"])
 
 
-@pytest.mark.parametrize("command", ["src report --help", "src/plot.py --help"])
-def test_pythonpath_does_not_replace_packages_of_src(tmp_path, command):
+def test_pythonpath_does_not_replace_packages_of_src(tmp_path):
     for package in ("lm", "tools"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise SystemExit('this is another package')")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
 
-    done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "src", "report", "--help"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
 
     assert done.returncode == 0, done.stderr
     assert "usage: " in done.stdout

@@ -77,15 +77,6 @@ def test_the_card_has_the_score_the_data_and_the_parameters_of_the_records(expor
     assert params[f"sources.{SOURCE}"] == SOURCES["sources"][SOURCE]
 
 
-def test_a_checkpoint_is_made_again_by_training_to_its_step(exported):
-    record = {name: value for name, value in exported.record.items() if name != "training"}
-
-    card = card_with(SimpleNamespace(record=record, tokenizer=exported.tokenizer), fingerprint="f")
-
-    assert "`python src verify --retrain 10 --weights early`" in card
-    assert "`sha256sum early/best_model_params.pt`" in card
-
-
 def test_the_origin_of_the_text_is_not_a_path(exported):
     commit = "c" * 40
     sources = {

@@ -95,20 +95,6 @@ def test_the_validation_loss_of_the_weights_must_be_the_recorded_one(workspace):
         rescore(seed=1)
 
 
-def test_documents_are_drawn_until_they_have_enough_tokens():
-    num_tokens = np.array([30_000, 2_000, 769, 50_000, 1])
-
-    draws = [draw_documents(num_tokens, seed) for seed in range(30)]
-
-    for drawn in draws:
-        assert len(set(drawn)) == len(drawn)
-        assert num_tokens[drawn].sum() >= tool.RESCORED_TOKENS
-        assert num_tokens[drawn[:-1]].sum() < tool.RESCORED_TOKENS
-    assert {drawn[0] for drawn in draws} == set(range(len(num_tokens)))
-    assert draws[7].tolist() == draw_documents(num_tokens, 7).tolist()
-    assert sorted(draw_documents(np.array([5, 6, 7]), 1)) == [0, 1, 2], "all, if they have fewer"
-
-
 @pytest.mark.parametrize(
     ("tolerance", "change", "is_found"),
     [(0.0, 1 + 2**-52, True), (1e-3, 0.9991, False), (1e-3, 1.0011, True), (1e-3, np.nan, True)],

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file, write_json
 from support.git import git
 from support.json_documents import check_document, read_document
@@ -144,14 +143,10 @@ def test_fast_numerics_may_differ_a_little_from_the_row(tmp_path, monkeypatch):
     """Another machine computes other bits."""
     monkeypatch.chdir(tmp_path)
     row = HeldOutScore(None, True, "a" * 64, "b" * 64, 128, 50, bits_per_byte=1.5, low=1.4, high=1.6)
-    tool.record_look(row, tool.TOLERANCES["fast"])
+    write_test_reads(TEST_READS, [row])
+
     near = row._replace(bits_per_byte=1.501)
-
-    found = tool.record_look(near, tool.TOLERANCES["fast"])
-
-    assert found == (row, [row], False)
-    with pytest.raises(IntegrityError, match=r"says 1\.5 bits per byte"):
-        tool.record_look(near, tool.TOLERANCES["exact"])
+    assert tool.record_look(near, tool.TOLERANCES["fast"]) == (row, [row], False)
 
 
 def test_a_full_disk_hides_the_score(run, monkeypatch, capsys):

@@ -64,8 +64,8 @@ def comment_of(recipe: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in lines)
 
 
-def plan_of_chosen(on_gpu: bool, micro_batch_tokens: int | None = None) -> Plan:
-    """Return the plan of the run in the working directory, on a GPU or a CPU, perhaps with another micro-batch."""
+def plan_of_chosen(on_gpu: bool) -> Plan:
+    """Return the plan of the run in the working directory, on a GPU or a CPU."""
     params = read_yaml("params.yaml")
     train = coerce(params["train"], TrainParams, "train", "params.yaml")
     model = read_yaml("presets.yaml")["models"][params["model"]["name"]]
@@ -73,19 +73,10 @@ def plan_of_chosen(on_gpu: bool, micro_batch_tokens: int | None = None) -> Plan:
     device = "cuda" if on_gpu else "cpu"
     is_bfloat16 = train.numerics == "fast" and (on_gpu or train.dtype == "bfloat16")
     dtype = torch.bfloat16 if is_bfloat16 else torch.float32
-    return Plan(train, config, train.max_tokens, micro_batch_tokens or train.micro_batch_tokens, device, dtype)
+    return Plan(train, config, train.max_tokens, train.micro_batch_tokens, device, dtype)
 
 
 # Recipes.
-
-
-# How a comment names the memory of a GPU in GB, and the factor of the recipe's micro-batch that it must hold.
-SIZES_OF_GPUS = [
-    (r"a GPU of (\d+) (?:GB|to)", 1.0),
-    (r"On (\d+) GB, halve train.micro_batch_tokens", 0.5),
-]
-TIME = r"estimated ([\d.]+) (minutes|hours) where \w+ GPU sustains (\d+) TFLOP/s \(([\d.]+e\d+) FLOP\)"
-SECONDS = {"minutes": 60, "hours": 3600}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -94,7 +85,6 @@ def test_a_recipe_changes_its_values_keeps_all_else_and_says_what_its_plan_needs
     before = state(folder)
     texts_before = {file: (folder / file).read_text() for file in COPIED}
     said = comment_of(name)
-    on_gpu = "GPU" in said["For"]
 
     apply(name)
 
@@ -120,22 +110,12 @@ def test_a_recipe_changes_its_values_keeps_all_else_and_says_what_its_plan_needs
         for comment in comments(text):
             assert comment in comments_after
 
-    # Its comment has the size, memory and time of its plan.
-    plan = plan_of_chosen(on_gpu)
-    micro_batch_tokens = read_yaml("params.yaml")["train"]["micro_batch_tokens"]
-    for millions in re.findall(r"([\d.]+) M parameters", title_of(name)):
-        assert float(millions) == pytest.approx(plan.num_parameters / 1e6, rel=0.01)
+    # Its comment has the memory and the work of its plan.
+    plan = plan_of_chosen("GPU" in said["For"])
     (memory_gib,) = re.findall(r"^estimated ([\d.]+) GiB", said["Memory"])
     assert float(memory_gib) == pytest.approx(plan.memory_bytes / GIB, rel=0.06)
-    for pattern, factor in SIZES_OF_GPUS:
-        for gigabytes in re.findall(pattern, f"{said['For']} {said['Memory']}"):
-            smaller_or_larger = plan_of_chosen(on_gpu, int(micro_batch_tokens * factor))
-            assert smaller_or_larger.memory_bytes < float(gigabytes) * 1e9, (gigabytes, factor)
-    flops = plan.flops_per_step * plan.max_steps
-    for duration, unit, tflops_per_s, said_flops in re.findall(TIME, said["Time"]):
-        assert float(said_flops) == pytest.approx(flops, rel=0.02)
-        seconds = flops / (float(tflops_per_s) * 1e12)
-        assert float(duration) * SECONDS[unit] == pytest.approx(seconds, rel=0.06)
+    for flops in re.findall(r"([\d.]+e\d+) FLOP", said["Time"]):
+        assert float(flops) == pytest.approx(plan.flops_per_step * plan.max_steps, rel=0.02)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "fine_tuning"])
