@@ -132,16 +132,9 @@ def gpus_of(segments: list[dict]) -> list[str]:
 
 
 def hash_without_gpus() -> str:
-    """Return DVC's hash that data/models has if the same run is computed on a CPU."""
-    # On a CPU, segments record no GPU, and a run starts no new segment if nothing else changes.
+    """Return DVC's hash that data/models has if the same run is computed on a CPU, whose segments name no GPU."""
     record = read_json(MODEL)
-    segments: list[dict] = []
-    for segment in record["segments"]:
-        on_cpu = {name: value for name, value in segment.items() if name != "gpu"}
-        is_alike = bool(segments) and on_cpu | {"from_step": segments[-1]["from_step"]} == segments[-1]
-        if not is_alike:
-            segments.append(on_cpu)
-
+    segments = [{name: value for name, value in segment.items() if name != "gpu"} for segment in record["segments"]]
     on_cpu = record | {"segments": segments}
     content = json.dumps(on_cpu, indent=2, ensure_ascii=False, allow_nan=False) + "\n"  # as `write_json` writes it
     return hash_of_folder(md5_by_name(MODELS) | {MODEL.name: md5_of_content(content.encode())})
