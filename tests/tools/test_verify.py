@@ -294,7 +294,7 @@ def test_code_and_text_that_changed_since_the_run_are_named(committed, capsys):
 
     start = lines.index("files that changed since this run:")
     assert lines[0] == f"{IDENTICAL}."
-    assert sorted(lines[start + 1 : start + 4]) == ["  data/init", "  data/local/small.jsonl", "  src/lm/model"]
+    assert sorted(lines[start + 1 : start + 4]) == ["  data/init", "  data/local", "  src/lm/model"]
     assert "`git restore src` undoes the change of code." in lines
 
 
