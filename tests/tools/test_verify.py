@@ -459,6 +459,28 @@ def test_what_the_cache_lacks_is_pulled_but_not_what_is_damaged(committed, capsy
     assert f"; run `rm -rf data/models {damaged} && dvc repro`; {of_remote}, then `dvc push`" in fault(capsys)
 
 
+@pytest.mark.slow
+def test_a_damaged_file_of_the_remote_does_not_come_back(committed, capsys, tmp_path):
+    store = tmp_path / "store"
+    committed.run("dvc", "remote", "add", "-d", "store", str(store))
+    committed.run("dvc", "push", "-q")
+    damaged = object_of(BEST)
+    in_store = store / damaged.relative_to(".dvc/cache")
+    flip(in_store)
+    damaged.unlink()
+    shutil.rmtree("data/models")
+    committed.run("dvc", "pull", "-q", "data/models")
+
+    sentence = fault(capsys)
+
+    assert f"delete {in_store.relative_to(store)} in the remote, then `dvc push`" in sentence
+    committed.run("sh", "-c", re.search("; run `(.*?)`", sentence)[1])
+    assert printed(capsys)[0] == f"{IDENTICAL}."
+    in_store.unlink()
+    committed.run("dvc", "push", "-q")
+    assert md5_of(in_store) == md5_of(BEST)
+
+
 def object_of_recorded(output: str) -> Path:
     """Return the object of DVC's cache that holds the list of an output's files."""
     md5 = re.search(rf"path: {output}\n.*?md5: (\w+)\.dir", Path("dvc.lock").read_text(), re.S)[1]
