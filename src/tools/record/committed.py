@@ -162,9 +162,6 @@ class Stale:
     parameters: list[Difference]
     files: list[str]  # code, packages and text of the user's own
 
-    def __bool__(self) -> bool:
-        return bool(self.stages or self.parameters or self.files)
-
 
 def stale(lock: Lock) -> Stale:
     """Compare the stages, parameters and files that are here with those with which the stages ran."""
