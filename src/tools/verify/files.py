@@ -54,7 +54,9 @@ def mend(wrong: dict[str, str]) -> str:
     removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
     command = f"run `{removal}{shlex.join(again)}`"
     if damaged and has_remote:
-        names = " ".join(os.path.relpath(path, ".dvc/cache") for path in damaged)
+        # `dvc push` takes the files of a folder for there if the remote has the list of them.
+        unsound = [path for path in objects if path in damaged or path.suffix == ".dir"]
+        names = " ".join(os.path.relpath(path, ".dvc/cache") for path in unsound)
         command += f"; if `dvc pull` brought the damage, delete {names} in the remote, then `dvc push`"
     return command
 
