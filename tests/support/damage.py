@@ -53,11 +53,6 @@ def remove(path):
 DAMAGES = (flip, truncate, extend, empty, remove)
 
 
-def replaced_by(content):
-    """Return the damage that writes these bytes instead."""
-    return lambda path: path.write_bytes(content)
-
-
 def with_values(**values):
     """Return the damage that sets keys of a JSON file; None removes a key."""
 

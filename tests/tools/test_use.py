@@ -20,7 +20,6 @@ from tools.export_hf import cli as export_hf
 from tools.record.parameters import flatten
 from tools.record.problems import find_all_problems
 
-RESULTS = ROOT / "benchmarks" / "results"
 # Entries by tokenizer; the folder has that of the default model.
 VOCABULARY = {
     "bpe": 16384,
