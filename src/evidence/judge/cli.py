@@ -130,6 +130,4 @@ def text_of(judged: Judgement) -> str:
         lines.append(f"  seed {fresh.seed}, which nobody had run: {fresh.candidate:.4f}, {fresh.base:.4f} of the base")
     if judged.is_kept and not judged.earns:
         lines.append(f"  it raises no later level: {pair.base[:10]} did so before, or is no base of this night")
-    if decision.more_seeds:
-        lines.append(f"  go on: the same command with --seeds {figures.seeds + decision.more_seeds}")
     return "\n".join(lines)

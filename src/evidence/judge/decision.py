@@ -28,7 +28,7 @@ WIDE = 0.02  # the level of the F test by which a spread is far wider than the o
 MOST_POOLED = {"pairs": 4, "sides": 16}  # degrees of freedom as which the spread of the others counts at most
 HOPE = 0.7  # standard errors by which the true gain may be larger than the measured one
 AGREE = 0.99  # how often honest runs with another seed agree with the pairs
-DIGITS = 8  # after the point, of the figures that are recorded and from which the answer follows
+DIGITS = 8  # of the figures that are recorded and from which the answer follows
 
 
 class Figures(NamedTuple):

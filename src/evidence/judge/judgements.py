@@ -53,17 +53,11 @@ class Judgement(NamedTuple):
 
     def as_dict(self) -> dict[str, object]:
         """Return the columns of the row by name."""
-        return {
-            "judgement": self.number,
-            **self.pair._asdict(),
-            **self.figures._asdict(),
-            **self.decision.measured._asdict(),
-            "p": self.decision.p,
-            "level": self.decision.level,
-            **dict(zip(FRESH, self.fresh or [None, None, None], strict=True)),
-            "answer": self.decision.answer,
-            "more_seeds": self.decision.more_seeds,
-        }
+        decision = self.decision
+        decided = [*decision.measured, decision.p, decision.level]
+        fresh = self.fresh or [None] * len(FRESH)
+        values = [self.number, *self.pair, *self.figures, *decided, *fresh, decision.answer, decision.more_seeds]
+        return dict(zip(columns(), values, strict=True))
 
 
 def judge(former: Sequence[Judgement], pair: Pair, figures: Figures, fresh: Fresh | None = None) -> Judgement:
@@ -123,19 +117,16 @@ def columns() -> list[str]:
     return ["judgement", *Pair._fields, *Figures._fields, *Measured._fields, *decided]
 
 
+def row_of(judgement: Judgement) -> list[str]:
+    """Return a row of the file. Eight digits are the same on every machine."""
+    return [written(value) for value in judgement.as_dict().values()]
+
+
 def written(value: object) -> str:
     """Return a value as the file has it."""
     if value is None:
         return ""
-    return f"{value:.{DIGITS}f}" if isinstance(value, float) else str(value)
-
-
-def row_of(judgement: Judgement) -> list[str]:
-    """Return a row of the file; p and level have four significant digits."""
-    row = judgement.as_dict()
-    row |= {name: f"{getattr(judgement.decision, name):.4g}" for name in ("p", "level")}
-    row["degrees_of_freedom"] = f"{judgement.decision.measured.degrees_of_freedom:g}"
-    return [written(row[name]) for name in columns()]
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
 
 
 def write_judgements(judgements: Sequence[Judgement], path: Path = JUDGEMENTS) -> None:
@@ -187,10 +178,10 @@ def parse(row: list[str]) -> tuple[Pair, Figures, Fresh | None]:
 
 
 def number_of(text: str) -> float | int | None:
-    """Return a number as `written` wrote it: one that is whole without a point, and None as nothing."""
+    """Return a number as `written` wrote it, and None as nothing."""
     if not text:
         return None
-    return float(text) if "." in text else int(text)
+    return int(text) if text.isdecimal() else float(text)
 
 
 def reject_difference(recorded: list[str], found: list[str], where: str, source: str) -> None:

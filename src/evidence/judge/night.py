@@ -149,4 +149,4 @@ def figures_of(of_base: Sequence[Run], of_candidate: Sequence[Run]) -> Figures:
 
 def rounded(value: float) -> float:
     """Return a figure with the digits that judgements.csv keeps."""
-    return round(float(value), DIGITS)
+    return float(f"{value:.{DIGITS}g}")
