@@ -11,7 +11,9 @@
 | source | optional: what a document comes from, such as a language or a task |
 """
 
+import collections
 import csv
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +27,6 @@ LOSSES = ("run", "document", "nats", "utf8_bytes")
 SCORES = ("run", "document", "score", "higher_is_better")
 DELIMITERS = (",", ";", "\t")
 LEAST_BITS_PER_BYTE = 0.05  # with the mean over the tokens in place of their sum, a document has less
-TRUE = ("true", "1")
-FALSE = ("false", "0")
 
 Row = Mapping[str, object]
 
@@ -68,9 +68,9 @@ def read_losses(path: Path, seed: int | None = None) -> Run:
     """Return the losses of the run that a table is of, which needs no column `run`; its documents in order of name."""
     rows = read_rows(path, LOSSES[1:])
     names = sorted({str(row["document"]) for row in rows})
-    at = positions_of(str(path), rows, {name: i for i, name in enumerate(names)})
-    nats, utf8_bytes = losses_at(str(path), rows, at)
-    return Run(name=path.stem, seed=seed, documents=names, values=nats / math.log(2), sizes=utf8_bytes)
+    position = {name: i for i, name in enumerate(names)}
+    run = make_run(str(path), path.stem, rows, position)
+    return dataclasses.replace(run, seed=seed, configuration="", label="")
 
 
 def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
@@ -95,7 +95,8 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
         raise WrongInput(f"{path}: is not UTF-8; save it as CSV in UTF-8") from None
     except (OSError, ValueError, csv.Error, ImportError) as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from None
-    wanted = wanted or (SCORES if "score" in columns else LOSSES)
+    if not wanted:
+        wanted = LOSSES if "nats" in columns or "score" not in columns else SCORES
     missing = [name for name in wanted if name not in columns]
     if missing:
         found = f"has the columns {', '.join(columns)}, and no {', '.join(missing)}"
@@ -110,30 +111,32 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
 
 def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]) -> Run:
     """Return the run of these rows, with its documents in the order of `position`."""
-    is_of_scores = "score" in rows[0]
-    at = positions_of(where, rows, position, may_repeat=is_of_scores)
+    is_of_losses = "nats" in rows[0]
+    at = positions_of(where, rows, position, may_repeat=not is_of_losses)
     sources = None
     if "source" in rows[0]:
         sources = np.empty(len(position), object)
         sources[at] = [text_of(row["source"]) for row in rows]
-    seed = one_of(where, "seed", rows)
-    group = one_of(where, "group", rows) or str(rows[0]["run"])
+    group = one_of(where, "group", rows) or text_of(rows[0].get("run"))
+    has_seed = one_of(where, "seed", rows)
 
-    # Take the scores of the items, or the losses.
-    if is_of_scores:
-        values = np.bincount(at, [number(where, "score", row["score"]) for row in rows])
+    # Add the losses, or the scores of the items, of each document.
+    if is_of_losses:
+        nats = np.bincount(at, [number(where, row, "nats") for row in rows])
+        values = nats / math.log(2)
+        sizes = np.bincount(at, [whole_number(where, row, "utf8_bytes") for row in rows]).astype(np.int64)
+        measure = BITS_PER_BYTE
+        reject_no_losses(where, values, sizes)
+    else:
+        values = np.bincount(at, [number(where, row, "score") for row in rows])
         sizes = np.bincount(at)
         is_better = one_of(where, "higher_is_better", rows).lower()
-        if is_better not in TRUE + FALSE:
+        if is_better not in ("true", "false"):
             raise WrongInput(f"{where}: higher_is_better is {is_better!r}; it must be true or false")
-        measure = Measure("in score", "score", is_better in TRUE)
-    else:
-        nats, sizes = losses_at(where, rows, at)
-        values = nats / math.log(2)
-        measure = BITS_PER_BYTE
+        measure = Measure("in score", "score", is_better == "true")
     return Run(
         name=name,
-        seed=whole_number(where, "seed", seed) if seed else None,
+        seed=whole_number(where, rows[0], "seed") if has_seed else None,
         values=values,
         sizes=sizes,
         configuration=group,
@@ -144,39 +147,29 @@ def make_run(where: str, name: str, rows: list[Row], position: Mapping[str, int]
     )
 
 
-def positions_of(where: str, rows: list[Row], position: Mapping[str, int], may_repeat: bool = False) -> list[int]:
+def positions_of(where: str, rows: list[Row], position: Mapping[str, int], may_repeat: bool) -> list[int]:
     """Return the position of the document of each row; WrongInput unless these are the documents of `position`."""
-    at = []
-    for row in rows:
-        document = str(row["document"])
+    documents = [str(row["document"]) for row in rows]
+    counts = collections.Counter(documents)
+    for document in [*counts, *position]:
         if document not in position:
             raise WrongInput(f"{where}: has document {document}, which the first run lacks; score the same documents")
-        at.append(position[document])
-    counts = np.bincount(at, minlength=len(position))
-    for document, i in position.items():
-        if not counts[i]:
+        if document not in counts:
             raise WrongInput(f"{where}: lacks document {document}; score the same documents in all runs")
-        if counts[i] > 1 and not may_repeat:
+        if counts[document] > 1 and not may_repeat:
             remedy = "a run has one row for it, and several seeds of a run need a column seed"
             raise WrongInput(f"{where}: has document {document} twice; {remedy}")
-    return at
+    return [position[document] for document in documents]
 
 
-def losses_at(where: str, rows: list[Row], at: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nats (D,) float64 and bytes (D,) int64 of rows whose documents are at these positions."""
-    nats = np.empty(len(rows))
-    utf8_bytes = np.empty(len(rows), np.int64)
-    for i, row in zip(at, rows, strict=True):
-        place = f"{where}, document {row['document']}"
-        nats[i] = number(place, "nats", row["nats"])
-        utf8_bytes[i] = whole_number(place, "utf8_bytes", row["utf8_bytes"])
+def reject_no_losses(where: str, bits: np.ndarray, utf8_bytes: np.ndarray) -> None:
+    """Raise WrongInput if these cannot be the sums of the losses of texts."""
     if not utf8_bytes.any():
         raise WrongInput(f"{where}: utf8_bytes are all 0; they must be the bytes of the texts")
-    bits_per_byte = nats.sum() / math.log(2) / utf8_bytes.sum()
+    bits_per_byte = bits.sum() / utf8_bytes.sum()
     if bits_per_byte < LEAST_BITS_PER_BYTE:
         found = f"has {bits_per_byte:.4f} bits per byte, too few for text"
         raise WrongInput(f"{where}: {found}; nats must be the sum of the losses of a document's tokens, not their mean")
-    return nats, utf8_bytes
 
 
 def one_of(where: str, column: str, rows: list[Row]) -> str:
@@ -187,22 +180,24 @@ def one_of(where: str, column: str, rows: list[Row]) -> str:
     return values[0]
 
 
-def number(where: str, column: str, value: object) -> float:
-    """Return a finite number."""
+def number(where: str, row: Row, column: str) -> float:
+    """Return a finite number of a row."""
     try:
-        found = float(str(value))
+        found = float(str(row[column]))
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise WrongInput(f"{where}: {column} is {value}; it must be a finite number, with a decimal point")
+        wrong = f"{column} of document {row['document']} is {row[column]}"
+        raise WrongInput(f"{where}: {wrong}; it must be a finite number, with a decimal point")
     return found
 
 
-def whole_number(where: str, column: str, value: object) -> int:
-    """Return a whole number, 0 or more."""
-    found = number(where, column, value)
+def whole_number(where: str, row: Row, column: str) -> int:
+    """Return a whole number of a row, 0 or more."""
+    found = number(where, row, column)
     if found != int(found) or found < 0:
-        raise WrongInput(f"{where}: {column} is {value}; it must be a whole number, 0 or more")
+        wrong = f"{column} of document {row['document']} is {row[column]}"
+        raise WrongInput(f"{where}: {wrong}; it must be a whole number, 0 or more")
     return int(found)
 
 
