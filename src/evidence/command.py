@@ -17,7 +17,7 @@ from pathlib import Path
 
 from evidence.answer import SAID, answers, basis_sentence, citation, notes_of, power_line
 from evidence.difference import BETTER, Comparisons, Options, compare
-from evidence.errors import EvidenceError, WrongInput
+from evidence.errors import EvidenceError
 from evidence.judge.cli import main as judge
 from evidence.record import COMPARE, print_json, record
 from evidence.runs import Run
@@ -27,7 +27,6 @@ NOT_BETTER = 1  # exit status with --require better
 INTERRUPTED = 130  # by Ctrl-C
 PIPE_CLOSED = 141  # by its reader, such as head
 BUG = 70  # of this program: the status of Python, 1, would be an answer
-HOW_TO_GROUP = "give runs of one configuration one name and other seeds, or a column group"
 SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
@@ -65,35 +64,24 @@ def options_of(args: argparse.Namespace) -> Options:
 def compare_tables(args: argparse.Namespace, runs: list[Run]) -> int:
     """Print the answers, the baseline first; return the status of `status_of`."""
     found = compare(runs, options_of(args))
-    reject_undecidable(found)
     if args.json:
         print_json(COMPARE, record(found))
         return status_of(found, args.require)
     lines = answers(found)
-    lines += map(basis_sentence, found.corrected)
-    lines += [power_line(each, found.confidence) for each in found.corrected]
-    lines += [note.text for each in found.corrected for note in notes_of(each) if note.kind not in SAID]
+    lines += map(basis_sentence, found.differences)
+    lines += [power_line(each, found.confidence) for each in found.differences]
+    lines += [note.text for each in found.differences for note in notes_of(each) if note.kind not in SAID]
     lines = [line for line in dict.fromkeys(lines) if line]
     if args.cite:
-        lines += ["", *citation(found, [""] * len(found.corrected))]
+        lines += ["", *citation(found, [""] * len(found.differences))]
     print("\n".join(lines))
     return status_of(found, args.require)
-
-
-def reject_undecidable(found: Comparisons) -> None:
-    """Raise WrongInput if several groups have one run each, of one document: no interval follows from them."""
-    groups = found.groups
-    has_one_document = len(groups[0].values) == 1
-    has_single_runs = len(groups) > 1 and all(len(group.runs) == 1 for group in groups)
-    if has_one_document and has_single_runs:
-        problem = f"nothing decides between {len(groups)} configurations of one run and one document"
-        raise WrongInput(f"{problem}; {HOW_TO_GROUP}")
 
 
 def status_of(found: Comparisons, require: str | None) -> int:
     """Return NOT_BETTER, after a line on standard error, if --require is given and not met; otherwise 0."""
     others = found.not_better()
-    if not require or (found.corrected and not others):
+    if not require or (found.differences and not others):
         return 0
     said = ", ".join(others) or "there is nothing else"
     print(f"--require {require}: not better than {found.groups[0].name}: {said}", file=sys.stderr)

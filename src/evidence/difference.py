@@ -35,7 +35,6 @@ class Options(NamedTuple):
     within: float | None = None  # the margin of equivalence, None: not asked
     confidence: float = 0.95
     resamples: int = 1999  # of the documents
-    seed: int = 1  # of the resampling
 
 
 # Which runs are compared.
@@ -80,6 +79,7 @@ class Difference(NamedTuple):
     documents: Estimate
     seeds: Estimate
     sources: dict[str, Estimate]
+    p_value: float | None  # of the interval that decides; `compare` corrects it for the number of comparisons
 
     @property
     def a(self) -> Group:
@@ -130,43 +130,38 @@ class Difference(NamedTuple):
     @property
     def is_tested(self) -> bool:
         """Return whether its p is one of the family that is corrected: not that of two machines."""
-        return self.deciding.p_value is not None and not self.is_of_one_configuration
+        return self.p_value is not None and not self.is_of_one_configuration
 
-    def verdict(self, found: Estimate, confidence: float) -> str:
-        """Return BETTER, WORSE or NOT_SHOWN for B, by the p of `found`."""
-        is_shown = found.p_value is not None and found.p_value <= 1 - confidence + 1e-9
-        if not is_shown:
+    def verdict(self, confidence: float) -> str:
+        """Return BETTER, WORSE or NOT_SHOWN for B."""
+        if self.p_value is None or self.p_value > 1 - confidence + 1e-9:
             return NOT_SHOWN
-        is_higher = found.value > 0
+        is_higher = self.deciding.value > 0
         return BETTER if is_higher == self.measure.is_higher_better else WORSE
 
 
 def difference(a: Group, b: Group, options: Options) -> Difference:
     """Return the difference between the common seeds of two groups, or between all of their runs."""
     sides = common_seeds(a, b)
+    run = sides.a.runs[0]
     changes = sides.b.values - sides.a.values
+    documents = over_documents(changes, run.sizes, run.measure, options)
     sources = {}
     for name, own in sources_of([*sides.a.runs, *sides.b.runs]).items():
-        sources[name] = over_documents(sides.a.runs[0], changes, options, own)
-    seeds = welch(sides.a.scores, sides.b.scores, options.confidence)
+        sources[name] = over_documents(changes[own], run.sizes[own], run.measure, options)
     if sides.are_pairs:
         seeds = paired(sides.b.scores - sides.a.scores, options.confidence)
-    return Difference(sides, over_documents(sides.a.runs[0], changes, options), seeds, sources)
+    else:
+        seeds = welch(sides.a.scores, sides.b.scores, options.confidence)
+    found = Difference(sides, documents, seeds, sources, None)
+    return found._replace(p_value=found.deciding.p_value)
 
 
-def over_documents(run: Run, values: np.ndarray, options: Options, own: np.ndarray | None = None) -> Estimate:
-    """Return Σ values / Σ sizes as an estimate for other documents, of those where the mask `own` is true.
-
-    `run` has their sizes, and what `values` are.
-    """
-    sizes = run.sizes
-    if own is not None:
-        values = values[own]
-        sizes = sizes[own]
-    if run.measure != BITS_PER_BYTE:
+def over_documents(values: np.ndarray, sizes: np.ndarray, measure: Measure, options: Options) -> Estimate:
+    """Return Σ values / Σ sizes as an estimate for other documents."""
+    if measure != BITS_PER_BYTE:
         return difference_of_items(values, sizes, options.confidence)
-    rng = np.random.default_rng(options.seed)
-    return ratio_interval(values, sizes, rng, options.confidence, options.resamples)
+    return ratio_interval(values, sizes, np.random.default_rng(1), options.confidence, options.resamples)
 
 
 def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
@@ -197,8 +192,6 @@ def paired(differences: np.ndarray, confidence: float = 0.95) -> Estimate:
     if len(differences) < 2:
         return Estimate(delta)
     se = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    if se <= 1e-9 * abs(delta) or not se:
-        return Estimate(delta, se)
     return _student_t(delta, se, len(differences) - 1, confidence)
 
 
@@ -214,13 +207,13 @@ def difference_of_items(sums: np.ndarray, sizes: np.ndarray, confidence: float =
     if np.count_nonzero(sums) < LEAST_DIFFERENT:
         return Estimate(value)
     _, se, df = (float(each) for each in studentized(sums, sizes, 0.0))
-    if se <= 1e-9 * abs(value):  # all documents have the same rate
-        return Estimate(value, se)
     return _student_t(value, se, df, confidence)
 
 
 def _student_t(value: float, se: float, df: float, confidence: float) -> Estimate:
-    """Return the estimate of a value whose standard error has `df` degrees of freedom."""
+    """Return the estimate of a value whose standard error has `df` degrees of freedom; no interval without noise."""
+    if se <= 1e-9 * abs(value):
+        return Estimate(value, se)
     half = se * float(stdtrit(df, (1 + confidence) / 2))
     p_value = float(2 * stdtr(df, -abs(value / se)))
     return Estimate(value, se, value - half, value + half, p_value, df)
@@ -256,9 +249,11 @@ def equivalence(found: Difference, within: float, options: Options, num_tests: i
     inner = interval(1 - 2 * level)
     outer = interval(1 - level)
     verdict = NOT_DECIDED
-    if inner.low is not None and inner.high is not None and -within < inner.low and inner.high < within:
+    if inner.low is None or inner.high is None or outer.low is None or outer.high is None:
+        pass
+    elif -within < inner.low and inner.high < within:
         verdict = EQUIVALENT
-    elif outer.low is not None and outer.high is not None and (outer.low > within or outer.high < -within):
+    elif outer.low > within or outer.high < -within:
         verdict = NOT_EQUIVALENT
     return Equivalence(within, verdict, inner.low, inner.high, 1 - 2 * level)
 
@@ -270,9 +265,7 @@ class Comparisons(NamedTuple):
     """Groups of runs, the baseline first, and the difference of each other one from it; none if there is one group."""
 
     groups: list[Group]
-    baseline: Estimate  # of the first group, over documents
-    alone: list[Difference]  # p is that of each difference alone
-    corrected: list[Difference]  # the same, with p after Holm's correction where it decides, and of the sources
+    differences: list[Difference]  # p is corrected for the number of comparisons
     equivalences: list[Equivalence]  # of each difference, if a margin was given
     options: Options
 
@@ -283,16 +276,20 @@ class Comparisons(NamedTuple):
     @property
     def num_tests(self) -> int:
         """Return for how many tests p is corrected."""
-        return sum(each.is_tested for each in self.alone)
+        return sum(each.is_tested for each in self.differences)
 
     def not_better(self) -> list[str]:
         """Return the names of the groups that are not better than the baseline, with their verdicts."""
-        verdicts = {each.b.name: each.verdict(each.deciding, self.confidence) for each in self.corrected}
+        verdicts = {each.b.name: each.verdict(self.confidence) for each in self.differences}
         return [f"{name} ({verdict})" for name, verdict in verdicts.items() if verdict != BETTER]
 
 
 def compare(runs: Sequence[Run], options: Options) -> Comparisons:
-    """Compare each other group of runs with the baseline. Raise WrongInput if an option is out of range."""
+    """Compare each other group of runs with the baseline. Raise WrongInput if an option is out of range.
+
+    The p-values that decide are one family of tests. Which interval decides follows from the seeds, never from p, so
+    each of them is valid for its own difference.
+    """
     groups = with_baseline_first(make_groups(runs), options.baseline)
     baseline, *others = groups
     reject_wrong_options(options)
@@ -301,13 +298,19 @@ def compare(runs: Sequence[Run], options: Options) -> Comparisons:
     if options.within is not None and others:
         level = (1 - options.confidence) / len(others)
         options = options._replace(resamples=max(options.resamples, math.ceil(2 / level - 1 - 1e-6)))
+
+    # Correct the p-values that decide.
     alone = [difference(baseline, other, options) for other in others]
-    of_baseline = over_documents(baseline.runs[0], baseline.values, options)
-    found = Comparisons(groups, of_baseline, alone, corrected(alone), [], options)
-    if options.within is None:
-        return found
-    num_tests = max(1, found.num_tests)
-    return found._replace(equivalences=[equivalence(each, options.within, options, num_tests) for each in alone])
+    tested = [i for i, each in enumerate(alone) if each.is_tested]
+    differences = alone.copy()
+    for i, p_value in zip(tested, holm([alone[i].p_value for i in tested]), strict=True):
+        differences[i] = alone[i]._replace(p_value=p_value)
+
+    equivalences = []
+    if options.within is not None:
+        num_tests = max(1, len(tested))
+        equivalences = [equivalence(each, options.within, options, num_tests) for each in differences]
+    return Comparisons(groups, differences, equivalences, options)
 
 
 def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
@@ -320,37 +323,19 @@ def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
     return named + [group for group in groups if group not in named]
 
 
-def corrected(found: list[Difference]) -> list[Difference]:
-    """Return differences from one baseline, with p after Holm's correction.
-
-    The p-values that decide are one family of tests. Which interval decides follows from the seeds, never from p, so
-    each of them is valid for its own difference. Those of all sources are another family.
-    """
-    deciding = iter(holm([each.deciding for each in found if each.is_tested]))
-    sources = iter(holm([estimate for each in found for estimate in each.sources.values()]))
-    changed = []
-    for each in found:
-        of_sources = {name: next(sources) for name in each.sources}
-        if each.is_tested:
-            each = each._replace(**{each.basis: next(deciding)})
-        changed.append(each._replace(sources=of_sources))
-    return changed
-
-
-def holm(found: Sequence[Estimate]) -> list[Estimate]:
-    """Return the estimates of several comparisons with p-values that allow for their number (Holm 1979).
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values of several comparisons after the correction for their number (Holm 1979).
 
     The k-th smallest of m p-values is multiplied by m - k + 1, and is at least as large as the one before it. If no two
-    runs differ, the chance that any of the comparisons has p ≤ 0.05 is then at most 5 %. Estimates without a p-value
-    stay as they are.
+    runs differ, the chance that any of the comparisons has p ≤ 0.05 is then at most 5 %.
     """
-    tested = sorted((each.p_value, i) for i, each in enumerate(found) if each.p_value is not None)
-    adjusted = list(found)
+    adjusted = list(p_values)
     largest = 0.0
-    for rank, (p, i) in enumerate(tested):
-        multiplied = (len(tested) - rank) * p
+    smallest_first = sorted(range(len(adjusted)), key=adjusted.__getitem__)
+    for rank, i in enumerate(smallest_first):
+        multiplied = (len(adjusted) - rank) * adjusted[i]
         largest = max(largest, min(1.0, multiplied))
-        adjusted[i] = found[i]._replace(p_value=largest)
+        adjusted[i] = largest
     return adjusted
 
 

@@ -10,35 +10,24 @@ from evidence.answer import answer, notes_of, signature
 from evidence.difference import Comparisons, Difference
 from evidence.intervals import Estimate, effective_documents
 from evidence.runs import BITS_PER_BYTE, Group, Run
-from evidence.spread import Power, detectable_difference, detectable_over_seeds, noise_of, what_more_seeds_show
+from evidence.spread import Power, noise_of, what_more_seeds_show
 
 COMPARE = "reprolm.compare/2"
 
 
 def record(found: Comparisons) -> dict:
     """Return groups and comparisons as a mapping."""
-    first = found.groups[0]
-    run = first.runs[0]
-    baseline = found.baseline
-    documents: dict[str, float] = {"number": len(run.sizes)}
+    run = found.groups[0].runs[0]
+    documents: dict[str, float] = {"number": len(run.sizes), "effective_number": effective_documents(run.sizes)}
     if run.measure == BITS_PER_BYTE:
         documents["utf8_bytes"] = int(run.sizes.sum())
-    comparisons = []
-    for alone, corrected in zip(found.alone, found.corrected, strict=True):
-        comparisons.append(difference_record(alone, corrected, found))
+    comparisons = [difference_record(each, found) for each in found.differences]
     for recorded, equivalence in zip(comparisons, found.equivalences, strict=False):
         recorded["equivalence"] = equivalence._asdict()
     return {
         "confidence": found.confidence,
         "num_tests": found.num_tests,
-        "documents": documents | {"effective_number": effective_documents(run.sizes)},
-        "baseline": {
-            "name": first.name,
-            run.measure.key: baseline.value,
-            "standard_error": baseline.se,
-            "low": baseline.low,
-            "high": baseline.high,
-        },
+        "documents": documents,
         "groups": [group_record(group, found.confidence) for group in found.groups],
         "comparisons": comparisons,
     }
@@ -78,71 +67,53 @@ def power_record(shown: Power | None) -> dict | None:
     }
 
 
-def difference_record(alone: Difference, corrected: Difference, found: Comparisons) -> dict:
+def difference_record(found: Difference, comparisons: Comparisons) -> dict:
     """Return the verdict on B with what it rests on."""
-    a = alone.a
-    b = alone.b
-    confidence = found.confidence
-    detectable = detectable_over_seeds(alone, confidence)
-    of_seeds = estimate_record(alone, alone.seeds, confidence, detectable)
-    of_documents = estimate_record(alone, alone.documents, confidence, detectable_difference(alone.documents))
-    sources = []
-    for name, estimate in alone.sources.items():
-        recorded = estimate_record(alone, estimate, confidence, detectable_difference(estimate))
-        recorded["p_value_holm"] = corrected.sources[name].p_value
-        sources.append({"name": name, **recorded})
-
-    # Only what decides is corrected for the number of tests.
-    deciding = of_seeds if alone.basis == "seeds" else of_documents
-    if alone.is_tested:
-        deciding["p_value_holm"] = corrected.deciding.p_value
+    a = found.a
+    b = found.b
+    confidence = comparisons.confidence
     left_out = []
-    for group, runs in alone.sides.left_out:
+    for group, runs in found.sides.left_out:
         left_out += [{"group": group.name, "run": run.name, "seed": run.seed} for run in runs]
     seeds = {
         "of_baseline": len(a.runs),
         "of_candidate": len(b.runs),
-        "are_pairs": alone.is_paired,
-        "common": a.seeds if alone.sides.are_pairs else [],
+        "are_pairs": found.is_paired,
+        "common": a.seeds if found.sides.are_pairs else [],
         "left_out": left_out,
     }
     power = None
-    if not alone.is_of_one_configuration:
-        power = what_more_seeds_show(alone.sides.whole_a, alone.sides.whole_b, confidence)
+    if not found.is_of_one_configuration:
+        power = what_more_seeds_show(found.sides.whole_a, found.sides.whole_b, confidence)
     return {
         "baseline": a.name,
         "candidate": b.name,
-        "verdict": corrected.verdict(corrected.deciding, confidence),
-        "basis": alone.basis,
-        "sentence": answer(corrected, found.num_tests, confidence),
-        "signature": signature(alone, found.options),
-        "difference": alone.deciding.value,
-        f"baseline_{alone.measure.key}": float(a.scores.mean()),
-        f"candidate_{alone.measure.key}": float(b.scores.mean()),
-        "p_value_holm": deciding["p_value_holm"],
-        "detectable_difference": deciding["detectable_difference"],
+        "verdict": found.verdict(confidence),
+        "basis": found.basis,
+        "sentence": answer(found, comparisons.num_tests, confidence),
+        "signature": signature(found, comparisons.options),
+        f"baseline_{found.measure.key}": float(a.scores.mean()),
+        f"candidate_{found.measure.key}": float(b.scores.mean()),
+        "p_value_holm": found.p_value if found.is_tested else None,
         "equivalence": None,
-        "documents": {"number": len(alone.sizes), **of_documents},
-        "seeds": seeds | of_seeds,
-        "sources": sources,
+        "documents": estimate_record(found.documents),
+        "seeds": seeds | estimate_record(found.seeds),
+        "sources": [{"name": name} | estimate_record(estimate) for name, estimate in found.sources.items()],
         "power": power_record(power),
-        "warnings": [note._asdict() for note in notes_of(alone)],
+        "warnings": [note._asdict() for note in notes_of(found)],
     }
 
 
-def estimate_record(found: Difference, estimate: Estimate, confidence: float, detectable: float | None) -> dict:
-    """Return a difference B - A with its interval, and the verdict of this interval alone."""
+def estimate_record(found: Estimate) -> dict:
+    """Return a difference B - A with its interval."""
     return {
-        "verdict": found.verdict(estimate, confidence),
-        "difference": estimate.value,
-        "standard_error": estimate.se,
-        "low": estimate.low,
-        "high": estimate.high,
-        "p_value": estimate.p_value,
-        "p_value_holm": None,
-        "p_is_upper_bound": estimate.p_is_bound,
-        "degrees_of_freedom": estimate.degrees_of_freedom,
-        "detectable_difference": detectable,
+        "difference": found.value,
+        "standard_error": found.se,
+        "low": found.low,
+        "high": found.high,
+        "p_value": found.p_value,
+        "p_is_upper_bound": found.p_is_bound,
+        "degrees_of_freedom": found.degrees_of_freedom,
     }
 
 

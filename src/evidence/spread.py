@@ -1,14 +1,13 @@
-"""The spread over seeds, and the smallest difference that a comparison or more seeds would show."""
+"""The spread over seeds, and the smallest difference that numbers of seeds would show."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betaincinv, chdtri, nctdtr, stdtrit
 
-from evidence.difference import Difference, common_seeds
-from evidence.intervals import Estimate
+from evidence.difference import common_seeds
 from evidence.runs import Group
 
 POWER = 0.8  # of tests that show a difference of the detectable size, the convention since Cohen (1988)
@@ -81,8 +80,14 @@ def _upper_tail(df: float, noncentrality: float, critical: np.ndarray | float) -
     return float(np.mean(1 - below))
 
 
-def detectable_ratio(power_of: Callable[[float], float]) -> float:
-    """Return the difference in standard deviations that is shown with POWER, by bisection."""
+def detectable_ratio(seeds: int, are_pairs: bool, confidence: float) -> float:
+    """Return the difference in standard deviations that so many seeds of each side show with POWER, by bisection."""
+
+    def power_of(ratio: float) -> float:
+        if are_pairs:
+            return power_of_pairs(ratio, seeds, confidence)
+        return power_of_sides(ratio, seeds, seeds, confidence)
+
     low = 0.0
     high = 1.0
     while power_of(high) < POWER:
@@ -95,43 +100,6 @@ def detectable_ratio(power_of: Callable[[float], float]) -> float:
         else:
             high = middle
     return high
-
-
-# What a comparison could have shown.
-
-
-def detectable_difference(found: Estimate) -> float | None:
-    """Return the smallest true difference over documents that is shown with a probability of about POWER.
-
-    It is (t(1 - α/2) + t(POWER)) standard errors (Bloom 1995): half the interval, whose confidence is 1 - α, and what
-    the estimate falls short of the truth in POWER of the cases, with the degrees of freedom of the standard error.
-    Where few documents hold most of the bytes, the probability is lower (docs/metrics.md). None if unknown.
-    """
-    if not found.se or found.low is None or found.high is None or found.degrees_of_freedom is None:
-        return None
-    spare = float(stdtrit(found.degrees_of_freedom, POWER))
-    return (found.high - found.low) / 2 + found.se * spare
-
-
-def detectable_over_seeds(found: Difference, confidence: float) -> float | None:
-    """Return the smallest true difference that the runs of a comparison show over seeds with POWER; None if unknown."""
-    if not found.seeds.se or found.seeds.low is None:
-        return None
-    spread = pooled([spread_of(found.a.scores), spread_of(found.b.scores)])
-    if found.is_paired:
-        spread = spread_of(found.b.scores - found.a.scores)
-    return detectable(spread, found.is_paired, len(found.a.runs), len(found.b.runs), confidence)
-
-
-def detectable(spread: Spread, are_pairs: bool, num_a: int, num_b: int, confidence: float) -> float:
-    """Return the smallest true difference that so many runs show with POWER."""
-
-    def power_of(ratio: float) -> float:
-        if are_pairs:
-            return power_of_pairs(ratio, num_a, confidence)
-        return power_of_sides(ratio, num_a, num_b, confidence)
-
-    return spread.sd * detectable_ratio(power_of)
 
 
 # What more seeds would show.
@@ -176,5 +144,7 @@ def noise_of(groups: Sequence[Group], confidence: float) -> Power | None:
 def _power(spread: Spread, are_pairs: bool, groups: list[Group], confidence: float) -> Power | None:
     if not spread.variance:
         return None
-    differences = {seeds: detectable(spread, are_pairs, seeds, seeds, confidence) for seeds in SEEDS_OF_EACH_SIDE}
+    differences = {}
+    for seeds in SEEDS_OF_EACH_SIDE:
+        differences[seeds] = spread.sd * detectable_ratio(seeds, are_pairs, confidence)
     return Power(spread, are_pairs, groups, differences, *spread.interval(confidence))

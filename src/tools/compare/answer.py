@@ -1,28 +1,19 @@
 """What a terminal shows of a comparison of recorded runs."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from evidence.answer import SAID, answers, basis_sentence, citation, power_line
 from evidence.difference import NOT_SHOWN, SEEDS, Comparisons, Difference
 from evidence.runs import Group
 from tools.compare.facts import as_in_yaml, different_inputs, different_parameters, notes_of
-from tools.record.parameters import Difference as Changed
-from tools.record.paths import RAW, TOKENIZER, TRAIN
+from tools.record.paths import RAW, TOKENIZER, TRAIN, VALIDATION_SIDECAR
+from tools.record.revision import Revision
 from tools.record.run import Facts
 
 NAMED = 4  # things that differ
+DIGITS = 12  # of a commit, and of a hash
 MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of the paths of what stages make
 MISLEADING = ("lossy_tokenizer", "other_context", "validation_loss")  # kinds of notes that come first
-
-
-class Origin(NamedTuple):
-    """What the losses are of."""
-
-    source: str
-    text_sha256: str
-    commits: list[str]  # of the code and the parameters
-    changes: list[Changed]  # parameters that the first run does not have from the first commit, except the seed
 
 
 def difference_line(found: Difference, facts: Mapping[str, Facts]) -> str:
@@ -49,7 +40,7 @@ def difference_line(found: Difference, facts: Mapping[str, Facts]) -> str:
 
 def summary(found: Comparisons, facts: Mapping[str, Facts], commands: list[str], unfinished: str) -> list[str]:
     """Return the answers, and what a reader needs to use them, the most important first."""
-    differences = found.corrected
+    differences = found.differences
     notes = [note for each in differences for note in notes_of(each, facts)]
     lines = answers(found)
     lines += [unfinished] if unfinished else []
@@ -69,28 +60,21 @@ def groups_to_extend(found: Comparisons) -> list[Group]:
 
     More seeds change nothing between two machines, or if a difference over seeds is shown. A single group needs them.
     """
-    if not found.corrected:
+    if not found.differences:
         return found.groups
     sides: list[Group] = []
-    for each in found.corrected:
-        is_shown = each.basis == SEEDS and each.verdict(each.deciding, found.confidence) != NOT_SHOWN
+    for each in found.differences:
+        is_shown = each.basis == SEEDS and each.verdict(found.confidence) != NOT_SHOWN
         if not each.is_of_one_configuration and not is_shown:
             whole = each.sides.whole_a, each.sides.whole_b
             sides += [side for side in whole if side not in sides]
     return sides
 
 
-def cite(found: Comparisons, facts: Mapping[str, Facts], origin: Origin) -> list[str]:
+def cite(found: Comparisons, facts: Mapping[str, Facts], revisions: Sequence[Revision]) -> list[str]:
     """Return the lines to copy, as Markdown, with the text and the code that the figures are of."""
-    differs = [difference_line(each, facts) for each in found.corrected]
-    where = f"Text: SHA-256 {origin.text_sha256[:12]}. {made_by(found.groups[0], origin)}"
-    return citation(found, differs, f" of {origin.source}", where)
-
-
-def made_by(baseline: Group, origin: Origin) -> str:
-    """Return which code and parameters the baseline has; what the others change is in their sentences."""
-    named = ", ".join(origin.commits)
-    commits = f"commit {named}" if len(origin.commits) == 1 else f"commits {named}"
-    texts = [f"{each.name} {as_in_yaml(each.now)} instead of {as_in_yaml(each.committed)}" for each in origin.changes]
-    changes = ", ".join(texts)
-    return f"Code and parameters: {commits}{f'; `{baseline.name}` has {changes}' if changes else ''}."
+    differs = [difference_line(each, facts) for each in found.differences]
+    source = revisions[0].read_json(VALIDATION_SIDECAR)["source"]
+    commits = dict.fromkeys(str(revision.origin.id)[:DIGITS] for revision in revisions)
+    text = f"Text: SHA-256 {source['text_sha256'][:DIGITS]}"
+    return citation(found, differs, f" of {source['name']}", f"{text}. The runs started from {', '.join(commits)}.")

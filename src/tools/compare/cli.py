@@ -23,37 +23,31 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidence.command import SUFFIXES, add_options, compare_tables, options_of, status_of
-from evidence.difference import compare, reject_wrong_options
+from evidence.difference import compare
 from evidence.errors import EvidenceError, WrongInput
 from evidence.record import COMPARE, print_json
 from evidence.runs import Group, Run
 from evidence.table import read_tables, reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
-from lm.core.params import parse_yaml
-from tools.compare.answer import Origin, cite, groups_to_extend, summary
+from tools.compare.answer import cite, groups_to_extend, summary
 from tools.compare.facts import as_in_yaml
 from tools.compare.record import record
 from tools.compare.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
 from tools.record.arguments import tool_parser
 from tools.record.committed import changed_parameters
 from tools.record.lock import read_lock
-from tools.record.parameters import MISSING, Difference, differences, flatten
-from tools.record.paths import PARAMS, PRESETS, SOURCES, VALIDATION_SIDECAR
 from tools.record.revision import WORKSPACE, Revision, experiment_names, is_pattern, matching, unfinished
-from tools.record.run import SEED, Facts, read_runs
-
-SHORT = 12  # digits of a commit
+from tools.record.run import Facts, read_runs
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments; ParamsError if one is out of range."""
+    """Read the arguments."""
     parser = tool_parser("compare", __doc__)
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="experiments, patterns, git revisions, workspace, or tables"
     )
     add_options(parser)
     args = parser.parse_args(argv)
-    reject_wrong_options(options_of(args))
     args.tables = [Path(name) for name in args.names if Path(name).suffix in SUFFIXES]
     return args
 
@@ -94,26 +88,6 @@ def commands_for_more_seeds(sides: list[Group], facts: Mapping[str, Facts], give
     if known == seconds:
         duration = f": about {max(1, round(sum(known) / 60))} min of training here, one run after the other"
     return [*commands, f"{START}{duration}", again]
-
-
-def origin_of(revisions: list[Revision], baseline: str) -> Origin:
-    """Return what was evaluated, the commits that have the code and the parameters, and what the baseline changed."""
-    source = revisions[0].read_json(VALIDATION_SIDECAR)["source"]
-    commits = dict.fromkeys(str(revision.origin.id)[:SHORT] for revision in revisions)
-    (first,) = [revision for revision in revisions if revision.name == baseline]
-    return Origin(source["name"], source["text_sha256"], [*commits], parameters_unlike_origin(first))
-
-
-def parameters_unlike_origin(revision: Revision) -> list[Difference]:
-    """Return the parameters of a run, except the seed, that the files of the commit it started from do not have."""
-    origin = Revision(str(revision.origin.id), revision.origin)
-    committed: dict[str, object] = {}
-    for path in (PARAMS, PRESETS, SOURCES):
-        content = origin.read_if_there(path)
-        if content:
-            committed |= flatten(parse_yaml(content.decode("utf-8"), f"{path} of {origin.name}"))
-    of_run = {name: value for name, value in revision.lock.params.items() if name != SEED}
-    return differences({name: committed.get(name, MISSING) for name in of_run}, of_run)
 
 
 def unrun_parameters(names: list[str]) -> str:
@@ -166,7 +140,7 @@ def compare_revisions(args: argparse.Namespace) -> int:
     else:
         lines = summary(found, facts, commands, unfinished_sentence(waiting))
         if args.cite:
-            lines += ["", *cite(found, facts, origin_of(revisions, found.groups[0].runs[0].name))]
+            lines += ["", *cite(found, facts, revisions)]
         print("\n".join(lines))
     return status_of(found, args.require)
 

@@ -14,7 +14,7 @@ def record(found: Comparisons, facts: Mapping[str, Facts]) -> dict:
     for group in content["groups"]:
         for run in group["runs"]:
             run |= figures_of(facts[run["name"]])
-    for difference, recorded in zip(found.corrected, content["comparisons"], strict=True):
+    for difference, recorded in zip(found.differences, content["comparisons"], strict=True):
         a = difference.a
         b = difference.b
         recorded["parameters"] = [
