@@ -166,21 +166,15 @@ def test_a_project_in_a_subfolder_of_its_repository(night, monkeypatch):
     assert "prüfung.py differs from" in message
 
 
-def test_what_stays_of_a_run_is_its_table(night):
-    judge()
-
+def test_what_stays_of_a_run_is_its_table_also_after_a_judge_that_was_killed(night):
     folder = own_folder()
+    git("worktree", "add", "--detach", str(folder / "worktree"), "HEAD")
+    (folder / "worktree/half.txt").write_text("written")
+
+    judge("HEAD~1", "--seeds", "2")
+
     assert sorted(path.name for path in folder.iterdir()) == ["lock", "losses", "losses.csv", "run.log"]
-    assert sum(path.stat().st_size for path in folder.rglob("*.csv")) < 18 * 2000
     assert "evidence" not in git("worktree", "list")
-
-
-def test_a_killed_judge_leaves_nothing_that_stops_the_next_one(night):
-    folder = own_folder() / "worktree"
-    git("worktree", "add", "--detach", str(folder), "HEAD")
-    (folder / "half.txt").write_text("written")
-
-    assert judge("HEAD~1", "--seeds", "2")[0] == 3
 
 
 @pytest.mark.parametrize("changed", ["the input", "a package", "nothing"])
@@ -289,23 +283,19 @@ def test_hooks_do_not_run(night):
     assert Path("judgements.csv").read_text() == before
 
 
-@pytest.mark.parametrize("name", ["csv.py", "numpy/__init__.py", "lib/json.py"])
-def test_a_new_file_that_shadows_a_module_is_refused(night, name):
-    Path(name).parent.mkdir(exist_ok=True)
-    Path(name).write_text("# what prüfung.py would import\n")
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [("csv.py", True), ("numpy/__init__.py", True), ("lib/json.py", True), ("model/csv.py", False)],
+)
+def test_a_new_file_that_shadows_a_module_is_refused(night, name, is_refused):
+    for file in ("model/__init__.py", name):
+        Path(file).parent.mkdir(exist_ok=True)
+        Path(file).write_text("# what prüfung.py would import\n")
 
-    status, message = judge()
+    status, message = judge("HEAD~1", "--seeds", "2")
 
-    assert status == 4
-    assert f"{name} would be imported in place of the module" in message
-
-
-def test_a_module_of_a_package_shadows_nothing(night):
-    Path("model").mkdir()
-    for name in ("__init__", "csv"):
-        Path(f"model/{name}.py").write_text("")
-
-    assert judge("HEAD~1", "--seeds", "2")[0] == 3
+    assert status == (4 if is_refused else 3)
+    assert (f"{name} would be imported in place of the module" in message) == is_refused
 
 
 # What is no judgement.
@@ -315,14 +305,12 @@ CANDIDATES = {
     "it writes no table": ('os.environ["LOSSES"], "w"', '"other.csv", "w"', 6, "wrote no losses"),
     "a loss is nan": ("100 * loss", "float('nan')", 6, "nats of document 0 is nan"),
     "a document is scored twice": ("in range(30)", "in [*range(30), 0]", 6, "has document 0 twice"),
-    "other documents": ("in range(30)", "in range(29)", 6, "scored other documents"),
     "one long document": (
         "{100 * loss},{100 + document}",
         "{(size := 100_000 if document == 7 else 100) * loss},{size}",
         6,
         "30 documents, which count like 1.1 of equal length: document 7 has 97 % of the bytes",
     ),
-    "three documents": ("in range(30)", "in range(3)", 6, "scored 3 documents, which count like 3.0"),
     "documents of another size": ("100 + document", "99 + document", 6, "scored other documents"),
     "the seed is ignored": ('int(os.environ["SEED"])', "1", 6, "ignores SEED"),
     "the disk is full": ("GAIN = 0.02", "GAIN = 0.02\nraise SystemExit(5)", 5, "ended with status 5"),
@@ -418,7 +406,7 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(night, capsys, ba
     assert "running" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("hide", [None, "--assume-unchanged", "--skip-worktree"])
+@pytest.mark.parametrize("hide", [None, "--skip-worktree"])
 def test_a_fixed_file_may_not_change_however_it_is_hidden(night, hide):
     if hide:
         git("update-index", hide, "prüfung.py")

@@ -141,7 +141,7 @@ def test_a_citation_names_the_text_and_the_commits_that_experiments_started_from
     finally:
         workspace.run("git", "reset", "-q", "--soft", "HEAD~1")
 
-    source = json.loads(dvc.api.read("data/tokens/val.json", rev="base"))["source"]
+    source = json.loads(dvc.api.read("data/processed_datasets/validation.json", rev="base"))["source"]
     (sentence,) = [line for line in done.lines if line.startswith("On 38 validation documents")]
     assert f"bytes) of {source['name']}: {done.lines[0]} The interval over documents decides. Differs: " in sentence
     text = f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}."

@@ -21,14 +21,10 @@ def params(monkeypatch) -> dict:
 @pytest.mark.parametrize(
     ("sides", "missing"),
     [
-        pytest.param([[1]], [[2, 3, 4, 5]], id="one side"),
-        pytest.param([[1, 1]], [[2, 3, 4, 5]], id="a seed twice"),
-        pytest.param([[2, 7]], [[1, 3, 4]], id="not in a row"),
+        pytest.param([[1, 1]], [[2, 3, 4, 5]], id="one side, a seed twice"),
         pytest.param([[9, 8, 7, 6, 5, 4]], [[]], id="enough"),
-        pytest.param([[1, 2, 3, 4, 5], [2]], [[], [1, 3, 4, 5]], id="one has five"),
         pytest.param([[11, 12, 13], [13]], [[1, 2], [1, 2, 11, 12]], id="one has other seeds too"),
         pytest.param([[1, 2, 3], [2, 3, 4]], [[4, 5], [1, 5]], id="some are equal"),
-        pytest.param([[1, 2, 3, 4, 5], [6, 7]], [[], [1, 2, 3, 4, 5]], id="none are equal"),
         pytest.param([[7, 8], [6, 7], [1]], [[1, 2, 6], [1, 2, 8], [2, 6, 7, 8]], id="three sides"),
     ],
 )
@@ -37,50 +33,37 @@ def test_the_lowest_missing_seeds_make_five_pairs_of_all_sides(sides, missing):
 
 
 def test_seeds_in_a_row_are_a_range():
-    assert sweep([2, 3, 4]) == "range(2,5)"
-    assert sweep([1, 3, 4]) == "1,3,4"
-    assert sweep([7]) == "7"
+    assert [sweep(seeds) for seeds in ([2, 3, 4], [1, 3, 4], [7])] == ["range(2,5)", "1,3,4", "7"]
 
 
-def test_new_experiments_have_a_name_that_none_has_yet():
-    assert free_name("base-1", ["base-1", "base-2"]) == "base-seeds"
-    assert free_name("HEAD~2", []) == "HEAD-seeds"
-    assert free_name("origin/main", []) == "origin-main-seeds"
-    assert free_name("base-seeds-3", ["base-seeds-3"]) == "base-seeds2"
-    assert free_name("base", ["base-seeds", "base-seeds2-1"]) == "base-seeds3"
+@pytest.mark.parametrize(
+    ("wish", "taken", "name"),
+    [
+        ("base-1", ["base-1", "base-2"], "base-seeds"),
+        ("origin/main", [], "origin-main-seeds"),
+        ("base-seeds-3", ["base-seeds-3"], "base-seeds2"),
+        ("base", ["base-seeds", "base-seeds2-1"], "base-seeds3"),
+    ],
+)
+def test_new_experiments_have_a_name_that_none_has_yet(wish, taken, name):
+    assert free_name(wish, taken) == name
 
 
 def test_the_values_that_differ_from_the_files_are_given_without_the_seed(params):
-    changed = {
-        "train.peak_lr": 1e-5,
-        "models.*.d_ff": 512,
-        "train.ngram_buckets": 300,
-        "train.seed": 9,
-    }
+    changed = {"train.peak_lr": 1e-5, "models.*.d_ff": 512, "train.seed": 9}
 
-    assert settings_of(params | changed) == [
-        "train.peak_lr=1e-05",
-        "train.ngram_buckets=300",
-        "presets.yaml:models.tiny.d_ff=512",
-    ]
+    assert settings_of(params | changed) == ["train.peak_lr=1e-05", "presets.yaml:models.tiny.d_ff=512"]
 
 
-@pytest.fixture
-def of_another_preset(params) -> dict:
-    """The parameters of a run that selected the preset `small`, which the workspace does not."""
+def test_the_values_of_another_preset_are_given_by_its_name_if_there_is_one(params):
     shape = read_yaml("presets.yaml")["models"]["small"]
-    return params | {"model.name": "small"} | {f"models.*.{name}": value for name, value in shape.items()}
+    of_small = params | {"model.name": "small"} | {f"models.*.{name}": value for name, value in shape.items()}
+
+    assert settings_of(of_small) == ["model.name=small"]
+    assert settings_of(of_small | {"model.name": "gone"}) is None
 
 
-def test_the_values_of_another_preset_are_given_by_its_name(of_another_preset):
-    assert settings_of(of_another_preset) == ["model.name=small"]
-
-
-def test_the_values_of_a_preset_that_is_gone_cannot_be_given(of_another_preset):
-    assert settings_of(of_another_preset | {"model.name": "gone"}) is None
-
-
-VALUES = [None, True, 3, 1e-5, [0, 2048], "bpe", "true", "NaN", "inf", "2.13.0", "it's", "", "a b,c"]
+VALUES = [None, True, 3, 1e-5, [0, 2048], "bpe", "true", "2.13.0", "it's", "", "a b,c"]
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -91,10 +74,6 @@ def test_hydra_reads_the_value_back(value):
 
     assert override.value() == value
     assert not override.is_sweep_override()
-
-
-def test_lists_of_texts_and_sections_cannot_be_written():
-    assert [as_override(value) for value in (["a"], {})] == [None, None]
 
 
 def test_a_run_of_other_code_has_to_be_checked_out_first(params):
