@@ -1,6 +1,6 @@
 """Measure how often the 95 % intervals of `compare` contain the truth, and how often p is small without a difference.
 
-    PYTHONPATH=src python benchmarks/quality/interval_coverage.py  # writes results/interval_coverage.json
+    PYTHONPATH=src:benchmarks python benchmarks/quality/interval_coverage.py  # writes results/interval_coverage.json
 
 Documents: each trial draws documents from a known population and tests its true value. Populations: the 96 pairs of
 benchmarks/results/optimizers.csv, drawn with replacement; log-normal sizes like those of the pairs, with a difference
@@ -9,20 +9,16 @@ wrong answers, of which each document has several. Seeds: normal scores of few r
 """
 
 import csv
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from evidence.difference import difference_of_items, paired, welch
 from evidence.intervals import Estimate, ratio_interval
 from evidence.spread import spread_of
+from result import RESULTS, write_result
 
-RESULTS = Path(__file__).parent.parent / "results"
 TRIALS = 2000
 RESAMPLES = 399
 LEVELS = (0.01, 0.05, 0.25, 0.5)
@@ -140,10 +136,7 @@ def main() -> None:
     coverage["seeds, independent runs"] = independent
     coverage["seeds, one side spreads three times as far"] = unequal
     coverage["deviation over seeds"] = deviation
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True, capture_output=True, check=True)
-    about = {"commit": commit.stdout.strip(), "command": f"python {' '.join(sys.argv)}"}
-    content = about | {"trials": TRIALS, "resamples": RESAMPLES, "coverage": coverage}
-    (RESULTS / "interval_coverage.json").write_text(json.dumps(content, indent=2) + "\n")
+    write_result(RESULTS / "interval_coverage.json", trials=TRIALS, resamples=RESAMPLES, coverage=coverage)
 
 
 if __name__ == "__main__":

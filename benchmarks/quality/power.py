@@ -1,23 +1,18 @@
 """Simulate how often a difference is shown for which `compare` claims 80 %.
 
-    PYTHONPATH=src python benchmarks/quality/power.py      # a minute on one core; writes benchmarks/results/power.json
+    PYTHONPATH=src:benchmarks python benchmarks/quality/power.py      # a minute on one core; writes results/power.json
 
 For 2, 3, 5 and 10 seeds of each side, pairs of equal seeds and independent runs: the difference is the one that
 `compare` prints for a known spread. Then it is the one of a pilot of three seeds, as measured and at the upper end of
 the pilot's interval.
 """
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 
 from evidence.difference import paired, welch
-from evidence.spread import SEEDS_OF_EACH_SIDE, detectable_ratio, power_of_pairs, power_of_sides, spread_of
+from evidence.spread import SEEDS_OF_EACH_SIDE, detectable_ratio, spread_of
+from result import RESULTS, write_result
 
-PATH = Path(__file__).parent.parent / "results" / "power.json"
 TRIALS = 10_000
 PILOT = 3  # seeds
 CONFIDENCE = 0.95
@@ -37,13 +32,7 @@ def shown(differences: np.ndarray, seeds: int, are_pairs: bool, rng: np.random.G
 
 def measure(seeds: int, are_pairs: bool, rng: np.random.Generator) -> dict[str, float]:
     """Return the claimed difference in standard deviations, and the fractions that are shown."""
-
-    def power_of(ratio: float) -> float:
-        if are_pairs:
-            return power_of_pairs(ratio, seeds, CONFIDENCE)
-        return power_of_sides(ratio, seeds, seeds, CONFIDENCE)
-
-    ratio = detectable_ratio(power_of)
+    ratio = detectable_ratio(seeds, are_pairs, CONFIDENCE)
     pilots = [spread_of(values) for values in rng.normal(0, 1, (TRIALS, PILOT))]
     as_measured = np.array([pilot.sd for pilot in pilots])
     at_upper_end = np.array([pilot.interval(CONFIDENCE)[1] for pilot in pilots])
@@ -60,9 +49,7 @@ def main() -> None:
     found = {}
     for name, are_pairs in (("pairs", True), ("independent", False)):
         found[name] = {str(seeds): measure(seeds, are_pairs, rng) for seeds in SEEDS_OF_EACH_SIDE}
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], text=True, capture_output=True, check=True)
-    about = {"commit": commit.stdout.strip(), "command": f"python {' '.join(sys.argv)}", "trials": TRIALS}
-    PATH.write_text(json.dumps(about | found, indent=2) + "\n")
+    write_result(RESULTS / "power.json", trials=TRIALS, **found)
 
 
 if __name__ == "__main__":
