@@ -157,9 +157,7 @@ def describe_repeats(group: Group) -> list[str]:
 
 def power_line(found: Difference, confidence: float) -> str:
     """Return what other numbers of seeds would show, "" if it is unknown."""
-    if found.is_of_one_configuration:
-        return ""
-    shown = what_more_seeds_show(found.sides.whole_a, found.sides.whole_b, confidence)
+    shown = what_more_seeds_show(found, confidence)
     return power_sentence(shown, confidence) if shown else ""
 
 

@@ -301,9 +301,9 @@ def compare(runs: Sequence[Run], options: Options) -> Comparisons:
 
     # Correct the p-values that decide.
     alone = [difference(baseline, other, options) for other in others]
-    tested = [i for i, each in enumerate(alone) if each.is_tested]
+    tested = {i: each.p_value for i, each in enumerate(alone) if each.is_tested and each.p_value is not None}
     differences = alone.copy()
-    for i, p_value in zip(tested, holm([alone[i].p_value for i in tested]), strict=True):
+    for i, p_value in zip(tested, holm([*tested.values()]), strict=True):
         differences[i] = alone[i]._replace(p_value=p_value)
 
     equivalences = []

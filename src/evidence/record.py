@@ -82,9 +82,6 @@ def difference_record(found: Difference, comparisons: Comparisons) -> dict:
         "common": a.seeds if found.sides.are_pairs else [],
         "left_out": left_out,
     }
-    power = None
-    if not found.is_of_one_configuration:
-        power = what_more_seeds_show(found.sides.whole_a, found.sides.whole_b, confidence)
     return {
         "baseline": a.name,
         "candidate": b.name,
@@ -99,7 +96,7 @@ def difference_record(found: Difference, comparisons: Comparisons) -> dict:
         "documents": estimate_record(found.documents),
         "seeds": seeds | estimate_record(found.seeds),
         "sources": [{"name": name} | estimate_record(estimate) for name, estimate in found.sources.items()],
-        "power": power_record(power),
+        "power": power_record(what_more_seeds_show(found, confidence)),
         "warnings": [note._asdict() for note in notes_of(found)],
     }
 

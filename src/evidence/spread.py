@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, chdtri, nctdtr, stdtrit
 
-from evidence.difference import common_seeds
+from evidence.difference import Difference
 from evidence.runs import Group
 
 POWER = 0.8  # of tests that show a difference of the detectable size, the convention since Cohen (1988)
@@ -121,17 +121,17 @@ class Power(NamedTuple):
         return self.high / self.spread.sd
 
 
-def what_more_seeds_show(a: Group, b: Group, confidence: float) -> Power | None:
-    """Return what other numbers of seeds would show of two groups; None with fewer than LEAST_SEEDS seeds.
+def what_more_seeds_show(found: Difference, confidence: float) -> Power | None:
+    """Return what other numbers of seeds would show; None with fewer than LEAST_SEEDS seeds, and of two machines.
 
     The spread is that of the differences of equal seeds if LEAST_SEEDS are common, otherwise that over seeds of the
     groups with LEAST_SEEDS or more, also of runs without a partner.
     """
-    sides = common_seeds(a, b)
-    if sides.are_pairs and len(sides.a.runs) >= LEAST_SEEDS:
-        spread = spread_of(sides.b.scores - sides.a.scores)
-        return _power(spread, True, [sides.a, sides.b], confidence)
-    return noise_of([a, b], confidence)
+    if found.is_of_one_configuration:
+        return None
+    if found.sides.are_pairs and len(found.a.runs) >= LEAST_SEEDS:
+        return _power(spread_of(found.b.scores - found.a.scores), True, [found.a, found.b], confidence)
+    return noise_of([found.sides.whole_a, found.sides.whole_b], confidence)
 
 
 def noise_of(groups: Sequence[Group], confidence: float) -> Power | None:

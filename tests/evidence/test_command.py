@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,36 +71,31 @@ def test_with_one_loss_of_each_run_two_seeds_decide(tmp_path, capsys):
     assert "Few documents: the 1 count like 1 of equal length" in said
 
 
-@pytest.mark.parametrize("kind", ["losses", "scores"])
-def test_the_json_of_tables_has_the_keys_that_are_documented_for_them(tables, capsys, kind):
+@pytest.mark.parametrize("columns", ["nats,utf8_bytes", "score,higher_is_better"])
+def test_the_json_of_tables_has_the_keys_that_are_documented_for_them(tables, capsys, columns):
     """Of two groups of three seeds, with sources and so few documents that there is a warning."""
-    columns = {"losses": "nats,utf8_bytes", "scores": "score,higher_is_better"}[kind]
-    last = {"losses": "9", "scores": "true"}[kind]
+    is_of_scores = "score" in columns
     rows = [f"run,seed,document,source,{columns}"]
-    for run, gain in (("a", 0.0), ("b", 0.2)):
-        for seed in (1, 2, 3) if run == "a" else (1, 2, None):
-            for document in range(20):
-                value = np.random.default_rng([seed or 4, document]).random() + gain * (2 + document % 3)
-                rows.append(f"{run},{seed or ''},{document},s{document % 2},{value},{last}")
+    for run, seed in [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("b", "")]:
+        for document in range(20):
+            value = np.random.default_rng([seed or 4, document]).random() + 0.2 * (run == "b") * (2 + document % 3)
+            rows.append(f"{run},{seed},{document},s{document % 2},{value},{'true' if is_of_scores else 9}")
     Path("t.csv").write_text("\n".join(rows) + "\n")
 
     main(["compare", "t.csv", "--json", "--within", "0.1"])
 
     document = read_document(capsys.readouterr().out)
-    types_of = documented_of_tables(document["schema"], is_of_scores=kind == "scores")
+    types_of = documented_of_tables(document["schema"], is_of_scores)
     without_repeats = {key for key in types_of if not key.startswith("groups[].repeats[]")}
     assert check_document(document, types_of) == without_repeats
 
 
 def test_a_single_group_is_shown_with_its_noise_and_is_not_better(tables, capsys):
-    assert main(["compare", "base.csv"]) == 0
-    said = capsys.readouterr().out
     assert main(["compare", "base.csv", "--require", "better"]) == 1
 
-    lucks = [np.random.default_rng(seed).normal(0, 0.01) for seed in (1, 2, 3)]
-    deviation = re.search(r"`base`: ([\d.]+) bits per byte is the standard deviation over 3 seeds", said)[1]
-    assert float(deviation) == pytest.approx(np.std(lucks, ddof=1) / np.log(2), rel=0.05)
-    assert "not better than base: there is nothing else" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "bits per byte is the standard deviation over 3 seeds" in printed.out
+    assert "not better than base: there is nothing else" in printed.err
 
 
 @pytest.mark.parametrize(

@@ -146,12 +146,10 @@ def test_a_difference_is_equivalent_if_its_interval_is_within_the_margin(basis, 
 def test_the_level_of_equivalence_is_divided_by_the_number_of_comparisons():
     groups = [group(name, DEFAULT) for name in ("a", "bb", "ccc")]
 
-    found = compared(*groups, within=0.005)
-    with_more_draws = compared(*groups, within=0.005, confidence=0.997)
+    found = compared(*groups, within=0.005, confidence=0.997)
 
-    assert [each.confidence for each in found.equivalences] == pytest.approx([0.95, 0.95])
-    assert found.options.resamples == 999
-    assert with_more_draws.options.resamples == 1333
+    assert [each.confidence for each in found.equivalences] == pytest.approx([0.997, 0.997])
+    assert found.options.resamples == 1333
 
 
 # Several comparisons are one family.
@@ -288,7 +286,6 @@ def test_pairs_of_one_difference_have_no_noise():
     same = found._replace(seeds=paired(np.array([0.5, 0.5])), p_value=None)
 
     assert [note.kind for note in notes_of(same)] == ["no_noise"]
-    assert same.verdict(0.95) == "not shown"
     assert "No difference was shown" in answer(same, 1, 0.95)
 
 

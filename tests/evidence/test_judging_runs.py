@@ -177,10 +177,12 @@ def test_what_stays_of_a_run_is_its_table_also_after_a_judge_that_was_killed(nig
     assert "evidence" not in git("worktree", "list")
 
 
-@pytest.mark.parametrize("changed", ["the input", "a package", "nothing"])
-def test_a_run_counts_as_long_as_its_inputs_and_packages_stay(night, monkeypatch, capsys, changed):
+@pytest.mark.parametrize("changed", ["the input", "a package", "an argument", "nothing"])
+def test_a_run_counts_as_long_as_its_command_inputs_and_packages_stay(night, monkeypatch, capsys, changed):
     text = Path(".git/text")
     text.write_text("one")
+    command = f"{sys.executable} train.py"
+    assert f"numpy=={np.__version__}" in kept.python_and_packages()
     judge("HEAD~1", "--input", str(text), "--seeds", "2")
     capsys.readouterr()
 
@@ -188,20 +190,11 @@ def test_a_run_counts_as_long_as_its_inputs_and_packages_stay(night, monkeypatch
         text.write_text("two")
     if changed == "a package":
         monkeypatch.setattr(kept, "python_and_packages", lambda: ["torch==3"])
-    judge("HEAD~1", "--input", str(text), "--seeds", "2")
+    if changed == "an argument":
+        command += " --fast"
+    judge("HEAD~1", "--input", str(text), "--seeds", "2", "--run", command)
 
     assert capsys.readouterr().err.count("running") == (0 if changed == "nothing" else 7)
-
-
-def test_the_key_of_a_run_has_its_command_but_not_where_the_program_lies(night):
-    base = read_commit("HEAD", cli.LEFT_OUT)
-
-    def key_of(*command: str) -> str:
-        return kept.key_of(kept.Runner(command), base)
-
-    assert key_of("/here/python", "train.py") == key_of("/there/python", "train.py")
-    assert key_of("/here/python", "train.py") != key_of("/here/python", "other.py")
-    assert f"numpy=={np.__version__}" in kept.python_and_packages()
 
 
 # What would keep a change that is no gain.
@@ -220,21 +213,6 @@ def test_losses_that_another_run_left_for_a_change_are_not_believed_without_a_ne
     assert status == 5
     assert "new runs disagree with kept ones" in message
     assert [row["answer"] for row in rows()] == ["undecided", "keep", "undecided"]
-
-
-def test_data_that_changed_since_the_base_ran_is_noticed(night):
-    data = Path(".git/data")
-    data.write_text("0")
-    change("GAIN = 0.02", "GAIN = 0.02 + float(open(os.environ['REPOSITORY'] + '/.git/data').read())", "Data")
-    change("100 * loss", "100.0 * loss", "Nothing")
-    judge()
-    data.write_text("0.03")
-    change("100.0 * loss", "100.00 * loss", "Nothing again")
-
-    status, message = judge("HEAD~2")
-
-    assert status == 5
-    assert "new runs disagree with kept ones" in message
 
 
 def test_a_fresh_seed_that_disagrees_by_chance_is_followed_by_another(night, monkeypatch):
@@ -361,23 +339,6 @@ def is_running(number: int) -> bool:
     return status.exists() and status.read_text().split()[2] != "Z"
 
 
-def test_a_base_that_fails_does_not_blame_the_candidate(night):
-    change("import random", "import nothing", "A base that fails")
-    change("GAIN = 0.02", "GAIN = 0.03", "A change of it")
-
-    status, message = judge("HEAD~1")
-
-    assert status == 5
-    assert "A base that fails" in message
-
-
-def test_a_program_that_cannot_start_is_named(night):
-    status, message = judge("HEAD~1", "--run", "cd . && python train.py")
-
-    assert status == 5
-    assert "cannot start: cd: No such file or directory; it must be a program, such as ./train.sh" in message
-
-
 def test_a_second_judge_is_told_that_the_first_one_works(night):
     with only_judge():
         status, message = judge()
@@ -387,23 +348,24 @@ def test_a_second_judge_is_told_that_the_first_one_works(night):
 
 
 @pytest.mark.parametrize(
-    ("base", "options", "said"),
+    ("base", "options", "status", "said"),
     [
-        ("HEAD", [], "nothing differs"),
-        ("nonsense", [], "nonsense is not a Git revision"),
-        ("HEAD~1", ["--seeds", "1"], "--seeds is 1; it must be from 2 to 12"),
-        ("HEAD~1", ["--least-gain", "-1"], "--least-gain is -1"),
-        ("HEAD~1", ["--fixed", "scores.py"], "--fixed is scores.py, which"),
-        ("HEAD~1", ["--input", "none.bin"], "--input is none.bin; it must be a file"),
-        ("HEAD~1", ["--run", ""], "--run is empty; it must be a program and its arguments"),
+        ("HEAD", [], 2, "nothing differs"),
+        ("nonsense", [], 2, "nonsense is not a Git revision"),
+        ("HEAD~1", ["--seeds", "1"], 2, "--seeds is 1; it must be from 2 to 12"),
+        ("HEAD~1", ["--least-gain", "-1"], 2, "--least-gain is -1"),
+        ("HEAD~1", ["--fixed", "scores.py"], 2, "--fixed is scores.py, which"),
+        ("HEAD~1", ["--input", "none.bin"], 2, "--input is none.bin; it must be a file"),
+        ("HEAD~1", ["--run", ""], 2, "--run is empty; it must be a program and its arguments"),
+        ("HEAD~1", ["--run", "cd . && python"], 5, "cannot start: cd: No such file or directory; it must be a program"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_before_anything_runs(night, capsys, base, options, said):
-    status, message = judge(base, *options)
+def test_what_cannot_be_judged_is_refused_and_leaves_no_row(night, base, options, status, said):
+    found, message = judge(base, *options)
 
-    assert status == 2
+    assert found == status
     assert said in message
-    assert "running" not in capsys.readouterr().err
+    assert not Path("judgements.csv").exists()
 
 
 @pytest.mark.parametrize("hide", [None, "--skip-worktree"])
@@ -416,3 +378,13 @@ def test_a_fixed_file_may_not_change_however_it_is_hidden(night, hide):
 
     assert status == 4
     assert "prüfung.py differs from" in message
+
+
+def test_a_base_that_fails_does_not_blame_the_candidate(night):
+    change("import random", "import nothing", "A base that fails")
+    change("GAIN = 0.02", "GAIN = 0.03", "A change of it")
+
+    status, message = judge("HEAD~1")
+
+    assert status == 5
+    assert "A base that fails" in message
