@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidence.command import SUFFIXES, add_options, compare_tables, options_of, status_of
-from evidence.difference import compare
+from evidence.difference import compare, reject_wrong_options
 from evidence.errors import EvidenceError, WrongInput
 from evidence.record import COMPARE, print_json
 from evidence.runs import Group, Run
@@ -41,13 +41,14 @@ from tools.record.run import Facts, read_runs
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments."""
+    """Read the arguments; WrongInput if one is out of range."""
     parser = tool_parser("compare", __doc__)
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="experiments, patterns, git revisions, workspace, or tables"
     )
     add_options(parser)
     args = parser.parse_args(argv)
+    reject_wrong_options(options_of(args))
     args.tables = [Path(name) for name in args.names if Path(name).suffix in SUFFIXES]
     return args
 
