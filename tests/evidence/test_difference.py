@@ -107,6 +107,7 @@ def test_a_comparison_is_about_the_common_seeds_alone(of_a, of_b, common, said, 
         assert f"{len(of_a)} and {len(of_b)} independent runs" in sentence
         assert "Left out" not in sentence
 
+    assert (recorded["verdict"] == "not shown") == sentence.startswith("No difference was shown")
     assert recorded["seeds"]["common"] == common
     assert recorded["seeds"]["of_candidate"] == (len(common) or len(of_b))
     assert len(recorded["seeds"]["left_out"]) == (len(of_a) + len(of_b) - 2 * len(common) if common else 0)
