@@ -173,7 +173,7 @@ def test_what_stays_of_a_run_is_its_table_also_after_a_judge_that_was_killed(nig
 
     judge("HEAD~1", "--seeds", "2")
 
-    assert sorted(path.name for path in folder.iterdir()) == ["lock", "losses", "losses.csv", "run.log"]
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "losses", "run.log"]
     assert "evidence" not in git("worktree", "list")
 
 
