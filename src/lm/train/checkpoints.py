@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import sys
-import time
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,12 +19,13 @@ from pathlib import Path
 import torch
 
 from lm.core.errors import BusyError, IntegrityError
-from lm.core.files import check_sha256, check_types, make_folder, output_lock, read_json, write_json
+from lm.core.files import check_sha256, check_types, make_folder, output_lock, read_json, write_json, write_text
 from lm.core.messages import say
 from lm.model.weights import load_tensors, save_tensors
 from lm.train.config import TrainParams
 
 SAVES_PER_INTERVAL = 50  # times that a checkpoint could be saved between two, so that saving takes 2 % of a run
+LAST_USE = "last_use"  # file in a run folder: how many times a run had begun in .runs when this one last did
 NEWEST = 2  # checkpoints of a run in progress; the second is for the case that the first is damaged
 
 
@@ -247,18 +247,25 @@ def link_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
 
 
 def prune_runs(runs: Path, current: Path, keep: int) -> None:
-    """Keep the `keep` most recently used run folders; `current` and folders in use are never deleted."""
+    """Keep the `keep` most recently used run folders; `current` and folders in use are never deleted.
+
+    Uses are numbered: a clock may have been wrong, and writing checkpoints changes the time of a folder.
+    """
     make_folder(current)
     for leftover in runs.glob(".*.tmp"):  # renamed before it is deleted: a kill never leaves half of a finished run
         shutil.rmtree(leftover, ignore_errors=True)
-    os.utime(current, (time.time(), time.time()))
+    last_uses = {folder: _read_last_use(folder) for folder in runs.iterdir() if folder.is_dir()}
+    write_text(current / LAST_USE, str(1 + max(last_uses.values())))
     # Experiments may run at the same time: a folder may be in use, or another of them may delete it.
-    last_used = {}
-    for folder in runs.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            if folder.is_dir():
-                last_used[folder] = folder.stat().st_mtime
-    for folder in sorted(last_used, key=lambda folder: last_used[folder], reverse=True)[keep:]:
-        if folder != current:
-            with contextlib.suppress(BusyError, FileNotFoundError), output_lock(folder):
-                shutil.rmtree(folder.rename(runs / f".{folder.name}.tmp"), ignore_errors=True)
+    del last_uses[current]
+    for folder in sorted(last_uses, key=lambda folder: last_uses[folder], reverse=True)[keep - 1 :]:
+        with contextlib.suppress(BusyError, FileNotFoundError), output_lock(folder):
+            shutil.rmtree(folder.rename(runs / f".{folder.name}.tmp"), ignore_errors=True)
+
+
+def _read_last_use(folder: Path) -> int:
+    """Return the number of the last use of a run folder, 0 if it has none."""
+    try:
+        return int((folder / LAST_USE).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
