@@ -59,3 +59,10 @@ def remedy(said: str) -> str:
     if any(word in said for word in ("bad object", "unable to read", "missing", "corrupt")):
         return "; the repository lacks objects, which `git fsck` lists: clone it again"
     return ""
+
+
+def reject_split_index() -> None:
+    """Raise EnvironmentFailure if Git keeps its index in two files: DVC fails or waits for ever, without the cause."""
+    if git("rev-parse", "--shared-index-path"):
+        remedy = "run `git config core.splitIndex false && git update-index --no-split-index`"
+        raise EnvironmentFailure(f"the index of Git is split, which DVC cannot read; {remedy}")

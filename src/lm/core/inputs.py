@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lm.core.errors import IntegrityError, ParamsError
 from lm.core.files import sha256_file
-from lm.core.git import git
+from lm.core.git import git, reject_split_index
 from lm.core.params import parse_yaml, read_yaml
 from lm.core.paths import PARAMS, PIPELINE
 
@@ -32,6 +32,7 @@ class StageInputs:
     """
 
     def __init__(self, stage: str):
+        reject_split_index()
         self.stages = read_yaml(PIPELINE)["stages"] if PIPELINE.exists() else {}
         self.stage = stage
         self.listed = self.stages.get(stage, {})

@@ -6,6 +6,7 @@ import pytest
 
 from lm.core.errors import EnvironmentFailure
 from lm.core.git import git
+from lm.core.inputs import StageInputs
 
 
 @pytest.fixture
@@ -53,3 +54,15 @@ def test_a_lost_object_is_an_error(repository):
 
     with pytest.raises(EnvironmentFailure, match="lacks objects, which `git fsck` lists"):
         git("show", "HEAD:./known")
+
+
+def test_a_stage_refuses_a_split_index_with_the_command_that_joins_it(repository):
+    StageInputs("train")
+    subprocess.run("git config core.splitIndex true && git update-index --split-index", shell=True, check=True)
+
+    with pytest.raises(EnvironmentFailure, match="which DVC cannot read") as error:
+        StageInputs("train")
+
+    command = str(error.value).split("`")[1]
+    subprocess.run(command, shell=True, check=True)
+    StageInputs("train")
