@@ -46,6 +46,7 @@ from lm.evaluate.scoring import NON_OVERLAPPING_WINDOWS, load_as_trained, score
 from lm.exact.threads import ThreadTuner
 from lm.model.gemma3 import Gemma3Model
 from lm.model.machine import keep_freed_memory
+from lm.model.seen import seen_by_start
 from lm.model.weights import WEIGHTS_DIGITS, check_trained_with
 from lm.tokenizer.load import Tokenizer, load_tokenizer
 from lm.tokens.tokenfile import (
@@ -113,7 +114,11 @@ def summary_line(details: dict) -> str:
     documents = details["documents"]
     loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
     lossy = f"; {LOSSY}" if "lossy_tokenizer" in details else ""
-    return f"validation: {loss} (standard error {se:.4f} over {documents} documents){lossy}"
+    by_start = ""
+    if "seen_by_start" in details:
+        seen = details["seen_by_start"]
+        by_start = f"; seen by the start: {'unknown' if seen is None else f'{seen} of {documents} documents'}"
+    return f"validation: {loss} (standard error {se:.4f} over {documents} documents){lossy}{by_start}"
 
 
 def parse_paths(argv: list[str]) -> argparse.Namespace:
@@ -156,6 +161,10 @@ def main(argv: list[str]) -> None:
     model, record = load_as_trained(paths.models)
     check_inputs(paths.models / "model.json", record, validation, tokenizer)
     check_prompts(source, prompts, tokenizer, model.config.max_seq_len)
+    has_start = record.get("init_sha256") is not None
+    seen = seen_by_start(paths.models, record, validation) if has_start else None
+    if seen is not None:
+        known["seen_by_start"] = seen
     seq_len = record["seq_len"]
     stride = params.stride_tokens(seq_len)
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
@@ -186,6 +195,8 @@ def main(argv: list[str]) -> None:
         weights = record["best"]["sha256"][:WEIGHTS_DIGITS]
         details = {"window_tokens": seq_len, "stride_tokens": stride, "weights_sha256": weights}
         details |= make_details(documents, losses[part], losses_by_position[part])
+        if has_start:
+            details["seen_by_start"] = None if seen is None else int(seen.sum())
         if lost := lossy_fractions(validation.meta):
             details["lossy_tokenizer"] = lost
         details |= {"samples": summarize_samples(measures)}

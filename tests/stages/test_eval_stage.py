@@ -17,6 +17,7 @@ from lm.evaluate.documents import mark_spread_windows, sum_by_span
 from lm.evaluate.samples import draw, measure
 from lm.exact.threads import ThreadTuner
 from lm.model.score import score_tokens
+from lm.model.seen import SEEN, hash_documents, save_seen
 from lm.model.weights import load_trained
 from lm.tokens.tokenfile import open_tokens, write_tokens
 from support.model_cases import TEXTS, build, let_models_see_the_next_token, write_bpe, write_trained
@@ -192,6 +193,7 @@ def test_bits_per_byte_are_those_of_the_tokens(scored):
     assert details["bits_per_byte"] == pytest.approx(bits.sum() / num_bytes, rel=scored.rounding)
     assert scored.metrics["bits_per_byte"] == details["bits_per_byte"]
     assert scored.metrics["clean_bpb"] == pytest.approx(clean, rel=scored.rounding)
+    assert "seen_by_start" not in details, "of a model without a start"
 
 
 def test_documents_have_their_losses_and_those_of_the_windows_that_selected_the_model(scored):
@@ -337,6 +339,26 @@ def test_an_imported_model_is_scored_on_any_text(tokenizer):
     record_data(train=None, validation=None)
 
     assert eval_stage.main(ARGUMENTS) == 0
+
+
+def test_documents_that_the_start_was_trained_on_are_counted_and_are_not_clean(tokenizer, capsys):
+    hashes = hash_documents(open_tokens(VALIDATION))
+    with_text = [number for number, text in enumerate(TEXTS[50:70]) if text]
+    by_start = hashes[with_text[1:3]]
+    change_json(MODEL, init_sha256="ab" * 32, seen_sha256=save_seen(MODELS, open_tokens(TRAIN), by_start))
+
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    details = read_json("data/evaluation/details.json")
+    assert details["seen_by_start"] == 2
+    assert details["clean"]["documents"] == len(with_text) - 2
+    assert "; seen by the start: 2 of 20 documents" in capsys.readouterr().out
+
+    (MODELS / SEEN).unlink()
+    assert eval_stage.main(ARGUMENTS) == 0
+
+    assert read_json("data/evaluation/details.json")["seen_by_start"] is None
+    assert "; seen by the start: unknown" in capsys.readouterr().out
 
 
 def test_the_figures_of_a_lossy_tokenizer_are_marked(tokenizer, capsys):

@@ -21,6 +21,7 @@ from lm.evaluate.documents import mark_spread_windows
 from lm.exact.threads import ThreadTuner
 from lm.model.config import ModelConfig
 from lm.model.gemma3 import count_parameters, flops_per_token
+from lm.model.seen import hash_documents, load_seen
 from lm.tokens.tokenfile import open_tokens
 from lm.train.checkpoints import list_checkpoints
 from lm.train.config import TrainParams
@@ -190,6 +191,7 @@ def test_the_record_names_what_made_the_model(trained):
     assert {name: record[name] for name in expected} == expected
     assert record["tokenizer_sha256"] == TOKENIZER["sha256"]
     assert record["init_sha256"] is None
+    assert record["text"] == {"source": {"name": "cycle"}, "slice": {"split": "train"}}
     (segment,) = record["segments"]
     assert segment["from_step"] == 0
     assert segment["numerics"] == "exact"
@@ -376,6 +378,9 @@ def test_a_run_that_starts_from_a_model_has_its_own_attention(of_documents, work
     again = read_json(Path("data/models/model.json"))
     assert again["attend_across_documents"] is True
     assert again["init_sha256"] == record["best"]["sha256"]
+    by_start = load_seen(Path("data/models"), again)["by_start"]
+    assert torch.equal(by_start, hash_documents(open_tokens("train.bin")))
+    assert len(by_start) > 1
 
 
 def test_a_finished_run_is_published_without_training_and_says_how_to_train_it_again(workspace, capsys):

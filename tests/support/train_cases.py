@@ -59,7 +59,8 @@ SERVER = multiprocessing.get_context("forkserver")
 def write_ids(name, count, tokenizer=TOKENIZER):
     """Write a token file of a fixed cycle."""
     ids = (np.arange(count) * 7919 % 61 % 49).astype(np.uint16)
-    meta = {"documents": 1, "utf8_bytes": count, "tokenizer": tokenizer}
+    text = {"source": {"name": "cycle"}, "slice": {"split": Path(name).stem}}
+    meta = {"documents": 1, "utf8_bytes": count, "tokenizer": tokenizer, **text}
     write_tokens(Path(name), [ids], "uint16", lambda: meta)
 
 

@@ -93,6 +93,8 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
     model_selection_nats = documents["model_selection_nats"]
     model_selection_bytes = documents["model_selection_bytes"]
     clean = documents["contaminated_fraction"] < CLEAN_BELOW
+    if "seen_by_start" in documents:
+        clean &= ~documents["seen_by_start"]
     sections = {
         "model_selection": (model_selection_nats, model_selection_bytes),
         "held_out": (nats - model_selection_nats, utf8_bytes - model_selection_bytes),

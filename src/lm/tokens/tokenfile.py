@@ -190,11 +190,12 @@ def lossy_fractions(meta: dict) -> dict[str, float]:
 def document_spans(tokens: TokenFile) -> np.ndarray:
     """Return where each document begins and where its eot_id ends, in tokens: (N_documents, 2) int64, read-only.
 
-    A document begins where the one before ends, so the rows are views of one array of 8 bytes for each document.
+    A document begins where the one before ends, so the rows are views of one array of 8 bytes for each document. A
+    stream of other software may have none.
     """
     ends = [start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids)]
     bounds = np.concatenate([[0], *ends])
-    return sliding_window_view(bounds, 2)
+    return sliding_window_view(bounds, 2) if len(bounds) > 1 else np.zeros((0, 2), np.int64)
 
 
 def check_tokenizer(tokens: TokenFile, tokenizer_sha256: str) -> None:

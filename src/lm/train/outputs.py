@@ -17,6 +17,7 @@ from lm.core.files import (
     write_json,
 )
 from lm.model import machine
+from lm.model.seen import save_seen
 from lm.model.weights import save_models
 from lm.train.preflight import Plan
 from lm.train.run import Training
@@ -87,6 +88,7 @@ def write_results(training: Training) -> None:
 
     # Write all of it, or nothing.
     with atomic_folder(run / "done") as done:
+        record["seen_sha256"] = save_seen(done / "models", training.run.train, training.run.seen_by_start)
         save_models(done / "models", state.best_weights, last_weights, record)
         write_metrics(done / "metrics", state, plan)
         write_curves(done / "plots", state.history)

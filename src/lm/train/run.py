@@ -18,6 +18,7 @@ from lm.core.paths import PARAMS, RUNS, repository_root
 from lm.model import machine
 from lm.model.config import ModelConfig
 from lm.model.gemma3 import Gemma3Model
+from lm.model.seen import NONE, seen_with_start
 from lm.model.weights import load_initial
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, check_window_fits, open_tokens
 from lm.tokens.windows import TokenWindows
@@ -53,6 +54,7 @@ class Run:
     initial_sha256: str | None
     ngrams: NgramEmbeddings | None
     runs: Path | None = None  # of RunFiles
+    seen_by_start: torch.Tensor | None = NONE  # of lm.model.seen; None: unknown
 
     @classmethod
     def read(cls, files: RunFiles, params: RunParams, is_verified: bool = False) -> "Run":
@@ -76,7 +78,8 @@ class Run:
         tokenizer_sha256 = train.meta["tokenizer"]["sha256"]
         initial, initial_sha256 = load_initial(init_from, config, tokenizer_sha256, params.train.numerics)
         ngrams = read_ngrams(files.tokenizer, params.train.ngram_buckets, train)
-        return cls(params.train, config, train, validation, initial, initial_sha256, ngrams, files.runs)
+        seen = NONE if initial is None else seen_with_start(init_from)
+        return cls(params.train, config, train, validation, initial, initial_sha256, ngrams, files.runs, seen)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -104,6 +107,7 @@ class Run:
             "config": dataclasses.asdict(self.config),
             "eot_id": self.train.eot_id,
             "tokenizer_sha256": self.train.meta["tokenizer"]["sha256"],
+            "text": {name: self.train.meta.get(name) for name in ("source", "slice")},
             "data_sha256": {"train": self.train.meta["sha256"], "validation": self.validation.meta["sha256"]},
             "init_sha256": self.initial_sha256,
         }
