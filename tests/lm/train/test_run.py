@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from lm.core.errors import IntegrityError
+from lm.core.errors import DataError, IntegrityError
 from lm.model import machine
 from lm.model.gemma3 import Gemma3Model
+from lm.model.weights import save_models
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokens.windows import TokenWindows
 from lm.train.config import read_params
@@ -51,6 +52,52 @@ def test_files_of_different_tokenizers_are_refused():
 
     with pytest.raises(IntegrityError, match=r"^train\.bin and validation\.bin were made with different tokenizers"):
         read_run()
+
+
+@pytest.mark.parametrize("name", ["train.bin", "validation.bin"])
+def test_a_file_that_is_shorter_than_a_window_is_refused(name):
+    write_ids(name, 32)
+
+    with pytest.raises(DataError, match=f"^{name}: 32 tokens, one window of train.seq_len needs 33"):
+        read_run()
+
+
+def write_start(seed: int) -> dict[str, torch.Tensor]:
+    """Write the folder `start`, from which a run may start, and return its weights."""
+    config = read_run().config
+    model = Gemma3Model(config, "exact")
+    model.init_weights(torch.Generator().manual_seed(seed))
+    weights = model.state_dict()
+    record = {
+        "config": dataclasses.asdict(config),
+        "attend_across_documents": True,
+        "tokenizer_sha256": TOKENIZER["sha256"],
+        "best": {},
+        "last": {},
+    }
+    save_models(Path("start"), weights, weights, record)
+    return weights
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_a_start_gives_its_weights_and_computes_in_the_numerics_of_the_run(numerics):
+    wanted = write_start(seed=7)
+
+    run = read_run(init_from="start", numerics=numerics)
+    model = run.start(SINGLE_PROCESS, CPU).state.model
+
+    assert model.numerics == numerics
+    assert all(torch.equal(weight, wanted[name]) for name, weight in model.state_dict().items())
+
+
+def test_other_weights_to_start_from_are_another_run():
+    write_start(seed=7)
+    first = read_run(init_from="start").fingerprint
+    assert read_run(init_from="start").fingerprint == first
+
+    write_start(seed=8)
+
+    assert read_run(init_from="start").fingerprint != first
 
 
 def test_spelling_needs_the_tokenizer_of_the_tokens(folder):
