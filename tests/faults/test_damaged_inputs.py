@@ -247,7 +247,7 @@ def test_each_file_of_a_finished_run_is_checked_before_it_is_published(project, 
     run = only_run()
     before = files()
     finished = [path for path in (run / "done").rglob("*") if path.is_file()]
-    assert len(finished) == 7  # three of the model, the metrics, two curves, and the hashes
+    assert len(finished) == 8  # four of the model, the metrics, two curves, and the hashes
 
     for path in finished:
         good = path.read_bytes()
