@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lm.text import parquet, raw_files
 from lm.text.documents import open_manifest, open_text
+from lm.text.mixture import missed_weights
 from lm.text.slices import Slice
 from support.mixture_cases import write_mixture
 from support.properties import check_examples
@@ -58,6 +59,17 @@ def test_the_manifest_says_how_much_of_each_source_is_in_the_mixture(tmp_path):
     sources = splits["train"]["sources"]
     assert sources["a"] == {"documents": 15, "utf8_bytes": 45, "passes": 0.75, "fraction": 0.5172, "weight": 0.5}
     assert sources["b"] == {"documents": 7, "utf8_bytes": 42, "passes": 1.4, "fraction": 0.4828, "weight": 0.5}
+
+
+def test_each_source_that_misses_its_weight_is_named():
+    """One has too much, one too little, one is just within."""
+    fractions = {"a": 0.43, "b": 0.27, "c": 0.3}
+    weights = {"a": 0.4, "b": 0.3, "c": 0.3 - 0.0199}
+    sources = {name: {"fraction": fractions[name], "weight": weights[name], "documents": 1} for name in fractions}
+
+    warnings = missed_weights({"splits": {"train": {"sources": sources}}})
+
+    assert [warning.split()[0] for warning in warnings] == ["a", "b"]
 
 
 def test_documents_whose_turn_comes_at_once_are_in_the_order_of_the_sources(tmp_path):

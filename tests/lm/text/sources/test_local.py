@@ -1,19 +1,13 @@
-"""Local text: every type of file, a stable split, one policy for invalid UTF-8."""
+"""Local text: which files are read, what is warned of, and how it is split."""
 
-import codecs
-import gzip
-import json
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from lm.core.errors import DataError
 from lm.text.near_duplicates import NearDuplicates
 from lm.text.sources.local import LocalFetch, fetch_local, find_files
-from lm.text.sources.text_files import TextFile
 from lm.text.splits import SplitParams
 
 
@@ -34,17 +28,6 @@ def fetch_params(**changes):
     return LocalFetch("local", **(values | changes))
 
 
-def read(path: Path, separator: str | None = None, encoding: str = "utf-8") -> tuple[list[str | None], int]:
-    """Return the documents of a file, and how many characters were replaced."""
-    file = TextFile(path, "text", separator, encoding)
-    return list(file.documents()), file.num_replaced
-
-
-def documents(path: Path, separator: str | None = None) -> list[str | None]:
-    texts, _ = read(path, separator)
-    return texts
-
-
 def texts_of(folder: Path, split: str) -> list[str]:
     """Return the documents of a split as fetch wrote it."""
     return pq.read_table(folder / split / "0000.parquet")["text"].to_pylist()
@@ -56,155 +39,6 @@ def write_files(folder: Path, contents: dict[str, str]) -> Path:
     for name, content in contents.items():
         (folder / name).write_text(content)
     return folder
-
-
-def test_each_type_of_file_gives_its_documents(tmp_path):
-    (tmp_path / "a.txt").write_bytes("é\r\nb".encode())
-    (tmp_path / "b.py").write_text("x = 1\n")
-    (tmp_path / "c.jsonl").write_text('{"text": "one"}\n\n{"text": null}\n{"text": "two"}\n')
-    pq.write_table(pa.table({"text": ["p", None, "q"]}), tmp_path / "d.parquet")
-    (tmp_path / "e.txt.gz").write_bytes(gzip.compress(b"zipped", mtime=0))
-    (tmp_path / "f.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "three"}\n'))
-
-    found = {path.name: documents(path) for path in find_files(tmp_path, "**/*")}
-
-    assert found == {
-        "a.txt": ["é\nb"],
-        "b.py": ["x = 1\n"],
-        "c.jsonl": ["one", None, "two"],
-        "d.parquet": ["p", None, "q"],
-        "e.txt.gz": ["zipped"],
-        "f.jsonl.zst": ["three"],
-    }
-
-
-def test_a_separator_splits_a_file(tmp_path):
-    as_a_shell_passes_them = {r"\n\n": b"one\r\n\r\ntwo", r"\t": b"one\ttwo"}
-    as_they_are = {"<|endoftext|>": b"one<|endoftext|>two", "\r\n\r\n": b"one\r\n\r\ntwo"}
-
-    for separator, content in (as_a_shell_passes_them | as_they_are).items():
-        (tmp_path / "a.txt").write_bytes(content)
-        assert documents(tmp_path / "a.txt", separator) == ["one", "two"]
-
-
-ROWS = ['é, "quoted"\nline 2', "", "two"]
-OBJECTS = [{"id": 1, "text": row} for row in ROWS]
-CSV = 'id,text\r\n1,"é, ""quoted""\r\nline 2"\r\n2,\r\n3,two\r\n'.encode()
-TSV = 'text\tid\n"é, ""quoted""\nline 2"\t1\n\t2\ntwo\t3\n'.encode()
-
-
-def json_lines(rows: list) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv", CSV),
-        ("a.CSV.gz", gzip.compress(codecs.BOM_UTF8 + CSV, mtime=0)),
-        ("a.tsv", TSV),
-        ("a.json", json.dumps(OBJECTS, indent=1).encode("utf-16")),
-        ("a.JSONL", json_lines(OBJECTS)),
-        ("a.jsonl", codecs.BOM_UTF8 + json_lines(ROWS)),
-    ],
-)
-def test_tables_and_arrays_have_a_document_per_row(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-
-    assert read(tmp_path / name) == (ROWS, 0)
-
-
-C4 = '{"text": "one two", "url": "https://a.b"}\n{"text": "three", "timestamp": "2019"}\n'
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "texts"),
-    [
-        ("c4-train.00000-of-01024.json.gz", gzip.compress(C4.encode(), mtime=0), ["one two", "three"]),
-        ("a.json", C4.encode("utf-16"), ["one two", "three"]),
-        ("a.json", b'\n "one"\n "two"\n', ["one", "two"]),
-        ("a.json", b'{"text": "one row"}', ["one row"]),
-        ("a.json", json.dumps({"id": 1, "text": "one row"}, indent=2).encode(), ["one row"]),
-        ("a.json", b'["one", {"text": "two"}]', ["one", "two"]),
-        ("a.json", b"", []),
-    ],
-)
-def test_the_content_of_a_json_file_decides_how_it_is_read(tmp_path, name, content, texts):
-    (tmp_path / name).write_bytes(content)
-
-    assert read(tmp_path / name) == (texts, 0)
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ('{"name":\n"package"}', "one JSON dict and no rows"),
-        ('{"name": "package"}', "line 1 has no text in 'text' but name; set sources.yaml:sources.local.fetch.column"),
-        (C4 + "{", "line 3 is not JSON"),
-        ('{"a": 1} // not JSON', "the file is not JSON"),
-        ("7", "one JSON int and no rows"),
-    ],
-)
-def test_a_json_file_without_rows_is_refused(tmp_path, content, sentence):
-    (tmp_path / "a.json").write_text(content)
-
-    with pytest.raises(
-        DataError, match=f"a.json: .*{sentence}.*, or leave it out by sources.yaml:sources.local.fetch.exclude$"
-    ):
-        fetch_local(fetch_params(split=None), tmp_path / "a.json", tmp_path / "out")
-
-
-def test_an_empty_table_has_no_document(tmp_path):
-    for name in ("a.csv", "a.tsv", "a.jsonl", "a.json"):
-        for content in (b"", b"\n\n", codecs.BOM_UTF8):
-            (tmp_path / name).write_bytes(content)
-            assert read(tmp_path / name) == ([], 0)
-
-
-PLAIN_WORDS = [f"{i}: plain words of ASCII that hide a binary header well. " * 20 for i in range(200)]
-NUMPY_ARRAY = b"\x93NUMPY\x01\0v\0" + PLAIN_WORDS[0].encode()
-
-
-def arrow_stream() -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([("text", pa.string())])) as writer:
-        writer.write_table(pa.table({"text": PLAIN_WORDS}))
-    return sink.getvalue().to_pybytes()
-
-
-def parquet_file() -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"text": PLAIN_WORDS}), sink, compression="none", use_dictionary=False)
-    return sink.getvalue().to_pybytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("data.arrow", arrow_stream(), "not text but binary"),
-        ("data.pq", parquet_file(), "a parquet file; give it a name"),
-        ("data.npy", NUMPY_ARRAY, "not text but binary"),
-        ("data.csv", b"x" * 7_999 + b"\0" + b"y" * 100, "not text but binary, .* with a NUL at byte 7999"),
-    ],
-)
-def test_binary_files_are_refused_whatever_their_names(tmp_path, name, content, sentence):
-    (tmp_path / name).write_bytes(content)
-    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content))
-
-    for path in tmp_path.iterdir():
-        with pytest.raises(DataError, match=f"{name}.*: is {sentence}"):
-            documents(path)
-
-
-@pytest.mark.parametrize(("name", "damage"), [("a.txt", b"\xff"), ("a.csv", b"\xff"), ("a.txt", b"\0")])
-def test_up_to_a_tenth_of_the_characters_may_be_damaged(tmp_path, name, damage):
-    whole = b"text\n" + b"x" * 8_995
-    (tmp_path / name).write_bytes(whole + damage * 1_000)
-    assert len(documents(tmp_path / name)) == 1
-
-    (tmp_path / name).write_bytes(whole + damage * 1_001)
-    with pytest.raises(DataError, match="1001 of 10001 characters are not utf-8, or NUL"):
-        documents(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -219,21 +53,6 @@ def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, split, s
 
     warning = f"fetch.separator is {separator!r}, which occurs in none of 3 files"
     assert (warning in capsys.readouterr().err) == is_said
-
-
-def test_a_byte_order_mark_gives_the_encoding(tmp_path):
-    for mark, encoding in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be")):
-        (tmp_path / "a.txt").write_bytes(mark + "Zoë\r\n\ufffd".encode(encoding))
-
-        assert read(tmp_path / "a.txt") == (["Zoë\n\ufffd"], 0)
-
-
-def test_parquet_strings_of_every_type_are_read(tmp_path):
-    for data_type in (pa.string_view(), pa.dictionary(pa.int32(), pa.large_string())):
-        texts = pa.array(["p", None, "q", "p"]).cast(data_type)
-        pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-
-        assert documents(tmp_path / "a.parquet") == ["p", None, "q", "p"]
 
 
 @pytest.mark.parametrize(
@@ -255,19 +74,6 @@ def test_links_that_dvc_does_not_follow_are_refused(tmp_path, target, sentence):
 
     with pytest.raises(DataError, match=f"{link}: {sentence}"):
         find_files(source, "*.txt")
-
-
-def test_what_utf_8_does_not_have_is_replaced_and_counted(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"long enough to be text, one bad \xff byte, and a true \xef\xbf\xbd")
-
-    (text,), num_replaced = read(tmp_path / "a.txt")
-
-    assert num_replaced == 1
-    assert text.count("\ufffd") == 2
-
-    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "a\ud800b \ud83d\ude00"}) + "\n")
-
-    assert read(tmp_path / "b.jsonl") == (["a\ufffdb \N{GRINNING FACE}"], 1)
 
 
 def test_include_selects_files_without_hidden_ones(tmp_path, capsys):
@@ -312,6 +118,7 @@ def test_a_path_is_a_file_or_a_folder_with_matching_files(tmp_path):
     [
         ([100_000, 30, 20, 40, 10], 0.05, 0, 0.002, True),  # one book and four short files
         ([900] + [10] * 100, 0.05, 0.05, 0.06, False),
+        ([50, 70, 80], 0.05, 0.25, 0.25, True),  # the shortest has far more
     ],
 )
 def test_validation_never_takes_far_too_much(tmp_path, capsys, lengths, asked, least, most, is_said):
@@ -327,15 +134,6 @@ def test_validation_never_takes_far_too_much(tmp_path, capsys, lengths, asked, l
     said = capsys.readouterr().err
     assert ("warning: validation has" in said) == is_said
     assert (f"not {asked:.2%} (validation_fraction)" in said) == is_said
-
-
-def test_without_a_fraction_there_is_one_split(tmp_path):
-    source = write_files(tmp_path / "in", {name: f"text of {name}" for name in "bac"})
-
-    manifest = fetch_local(fetch_params(split=None), source, tmp_path / "out")
-
-    assert list(manifest["splits"]) == ["text"]
-    assert texts_of(tmp_path / "out", "text") == ["text of a", "text of b", "text of c"]
 
 
 def test_one_document_can_be_split_only_if_a_separator_cuts_it(tmp_path):
@@ -394,14 +192,17 @@ def test_a_document_that_is_much_of_validation_is_warned_of(tmp_path, capsys):
     assert WARNING in said
 
 
-@pytest.mark.parametrize(("words_of_c", "is_said"), [(20, False), (400, True)])
-def test_a_suffix_with_another_share_of_validation_is_warned_of(tmp_path, capsys, words_of_c, is_said):
-    """C files that share much with each other, such as generated code, are the last that validation takes."""
+@pytest.mark.parametrize(
+    ("words", "sharing", "others", "is_said"),
+    [(20, ".c", ".txt", False), (400, ".c", ".txt", True), (400, ".txt", ".c", True)],
+)
+def test_a_suffix_with_another_share_of_validation_is_warned_of(tmp_path, capsys, words, sharing, others, is_said):
+    """Files that share much with each other, such as generated code, are the last that validation takes."""
     shared = "static int shared ( void ) { return 0 ; } " * 3
-    contents = {f"{n}.txt": " ".join(f"word{n}x{k}" for k in range(40)) for n in range(60)}
+    contents = {f"{n}{others}": " ".join(f"word{n}x{k}" for k in range(40)) for n in range(60)}
     for n in range(40):
-        code = " ".join(f"name{n}x{k}" for k in range(words_of_c))
-        contents[f"{n}.c"] = shared + code if is_said else code
+        code = " ".join(f"name{n}x{k}" for k in range(words))
+        contents[f"{n}{sharing}"] = shared + code if is_said else code
     source = write_files(tmp_path / "in", contents)
 
     manifest = fetch_local(fetch_params(), source, tmp_path / "out")
@@ -423,6 +224,8 @@ def test_files_that_hold_no_text_are_named(tmp_path, capsys):
 
     fetch_local(fetch_params(exclude="e.*"), source, tmp_path / "out")
 
+    assert "" in texts_of(tmp_path / "out", "train")
+    assert "" not in texts_of(tmp_path / "out", "validation")
     assert f"warning: 2 of 4 files hold no text; first {source / 'b.txt'}\n" in capsys.readouterr().err
 
 
@@ -451,18 +254,6 @@ def test_a_remedy_that_all_unreadable_files_have_is_named_once(tmp_path):
     )
 
 
-def test_different_remedies_stay_with_their_files(tmp_path):
-    source = write_files(tmp_path / "in", {"a.jsonl": '{"body": "text"}\n', "b.pdf": "%PDF-1.4"})
-
-    with pytest.raises(DataError) as error:
-        fetch_local(fetch_params(split=None), source, tmp_path / "out")
-
-    first, second, what_to_do = str(error.value).splitlines()
-    assert "; set sources.yaml:" in first
-    assert "; " in second
-    assert what_to_do.endswith("; correct them, or leave them out by sources.yaml:sources.local.fetch.exclude")
-
-
 def test_excluded_files_are_not_found(tmp_path):
     (tmp_path / "drafts").mkdir()
     for name in ("a.txt", "b.txt", "drafts/c.txt"):
@@ -473,19 +264,3 @@ def test_excluded_files_are_not_found(tmp_path):
     assert find_files(tmp_path, ("a.*", "b.*"), ("*.txt~", "a.*")) == [tmp_path / "b.txt"]
     with pytest.raises(DataError, match=r"no file matches '\*\*/\*' without '\*\*/\*' .* it has files with .txt$"):
         find_files(tmp_path, "**/*", "**/*")
-
-
-@pytest.mark.parametrize(
-    ("include", "said"),
-    [
-        ("*.md", r"it has files with .md, .txt; \*\*/\*.md reads subfolders, too$"),
-        ("**/*.rst", "it has files with .md, .txt$"),
-    ],
-)
-def test_a_glob_without_files_is_told_what_there_is(tmp_path, include, said):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/a.md").write_text("a")
-    (tmp_path / "b.txt").write_text("b")
-
-    with pytest.raises(DataError, match=said):
-        find_files(tmp_path, include)
