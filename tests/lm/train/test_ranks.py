@@ -328,14 +328,6 @@ def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):
         assert torch.equal(p.grad, torch.full_like(p, mean))
 
 
-def test_a_missing_address_is_named(monkeypatch):
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    joined = ranks.joined(World(1, 2), torch.device("cpu"), 1)
-
-    with pytest.raises(EnvironmentFailure, match="MASTER_ADDR is not set, so rank 1 of 2"):
-        joined.__enter__()
-
-
 def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
