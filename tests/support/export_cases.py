@@ -7,6 +7,7 @@ import yaml
 
 from lm.core.files import write_json
 from lm.core.params import read_yaml
+from lm.model.seen import SEEN
 from support import ROOT
 from support.model_cases import SHAPE, build, write_bpe, write_trained
 from tools.export_hf.cli import main
@@ -54,6 +55,7 @@ def write_run(folder: Path) -> SimpleNamespace:
     tokenizer = write_bpe(folder / "tokenizer")
     model = build(tokenizer.vocab_size)
     record = write_trained(folder / "models", model, tokenizer)
+    (folder / "models" / SEEN).write_bytes(b"hashes")
     write_parameters(folder)
     write_records(folder, record)
     return SimpleNamespace(

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lm.core.files import read_json, write_json
+from lm.model.seen import SEEN
 from lm.model.weights import load_trained
 from lm.tokenizer.load import load_tokenizer
 from support.damage import flip
@@ -117,7 +118,8 @@ def test_a_round_trip_restores_the_files_and_the_record_of_the_best_weights(expo
     del files["model.json"]
     trained = files_below(exported.folder)
     tokenizer = {path: content for path, content in trained.items() if path.startswith("tokenizer/")}
-    assert files == tokenizer | {"best_model_params.pt": trained["models/best_model_params.pt"]}
+    of_model = {name: trained[f"models/{name}"] for name in ("best_model_params.pt", SEEN)}
+    assert files == tokenizer | of_model
     model, record = load_trained(imported, CPU)
     assert "last" not in record
     assert record | {"last": exported.record["last"]} == exported.record

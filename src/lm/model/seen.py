@@ -5,6 +5,7 @@ known by all of its token ids: a near-copy, or a document that a slice has cut, 
 """
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +53,9 @@ def seen_by_start(folder: Path, record: dict, tokens: TokenFile) -> np.ndarray |
     """Return which documents of a token file the start of a model was trained on, (D,) bool; None if it is unknown."""
     seen = load_seen(folder, record)
     return None if seen is None else torch.isin(hash_documents(tokens), seen["by_start"]).numpy()
+
+
+def copy_seen(source: Path, target: Path) -> None:
+    """Copy the hashes of a folder, if it has them, to one with the same model.json."""
+    if (source / SEEN).exists():
+        shutil.copyfile(source / SEEN, target / SEEN)

@@ -17,6 +17,7 @@ from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_sta
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
 from lm.model.gemma3 import Gemma3Model
+from lm.model.seen import SEEN, copy_seen
 from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
 from lm.tokenizer.build import write_from_folder
 from lm.tokenizer.load import Tokenizer, load_tokenizer
@@ -72,6 +73,7 @@ def export(args: argparse.Namespace, folder: Path) -> None:
     card = model_card(record, params, figures, tokenizer.eot_id, args.license)
     with atomic_folder(folder) as temporary:
         write_model(temporary, model, record, tokenizer)
+        copy_seen(args.models, temporary)
         write_text(temporary / CARD, card)
         check_reader(folder, model, open_with_transformers(temporary), tokenizer.eot_id)
 
@@ -118,6 +120,7 @@ def import_model(args: argparse.Namespace, folder: Path) -> None:
         if has_record:
             record = read_exported_record(own_record, model, sha256)
             check_trained_with(tokenizer.sha256, f"{args.source}/tokenizer", args.source, record, "export it again")
+            copy_seen(args.source, temporary)
         else:
             record = foreign_record(args.source, model, tokenizer, sha256)
         write_json(temporary / RECORD, record)
