@@ -17,7 +17,7 @@ from dvc.scm import SCMError
 from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import EnvironmentFailure, IntegrityError, ParamsError
-from lm.core.git import FETCH_ALL, git
+from lm.core.git import FETCH_ALL, git, reject_split_index
 from tools.record.lock import Lock, hash_of_folder, md5_of_content, parse_lock
 from tools.record.paths import LOCK, PIPELINE
 
@@ -54,6 +54,7 @@ def open_git() -> pygit2.Repository:
         path = pygit2.discover_repository(".")
         if path is None:
             raise NotDvcRepoError(".")
+        reject_split_index()
         return pygit2.Repository(path)
 
 
