@@ -23,7 +23,7 @@ NONE = torch.zeros(0, dtype=torch.int64)  # of a run without a start
 
 def hash_documents(tokens: TokenFile) -> Tensor:
     """Return a hash of the ids of each document, (D,) int64."""
-    digests = (hashlib.blake2b(tokens.ids[start:end], digest_size=8).digest() for start, end in tokens.spans)
+    digests = (hashlib.blake2b(tokens.ids[start:end].data, digest_size=8).digest() for start, end in tokens.spans)
     hashes = (int.from_bytes(digest, "little", signed=True) for digest in digests)
     return torch.from_numpy(np.fromiter(hashes, np.int64, len(tokens.spans)))
 
