@@ -34,6 +34,7 @@ from lm.core.params import read_section
 from lm.core.paths import PARAMS, SOURCES
 from lm.evaluate.config import EvalParams
 from lm.evaluate.documents import (
+    describe_seen,
     loss_by_position,
     make_details,
     mark_spread_windows,
@@ -114,10 +115,8 @@ def summary_line(details: dict) -> str:
     documents = details["documents"]
     loss = f"{details['nats_per_token']:.4f} nats/token, {details['bits_per_byte']:.4f} bits per byte"
     lossy = f"; {LOSSY}" if "lossy_tokenizer" in details else ""
-    by_start = ""
-    if "seen_by_start" in details:
-        seen = details["seen_by_start"]
-        by_start = f"; seen by the start: {'unknown' if seen is None else f'{seen} of {documents} documents'}"
+    seen = describe_seen(details)
+    by_start = f"; {seen}" if seen else ""
     return f"validation: {loss} (standard error {se:.4f} over {documents} documents){lossy}{by_start}"
 
 

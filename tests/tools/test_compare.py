@@ -38,16 +38,19 @@ def test_other_context_is_warned_of_right_after_the_answer(name):
     assert lines.count(warning) == 1
 
 
-def test_a_group_has_the_looks_at_the_test_split_of_the_run_that_came_last_and_a_lossy_tokenizer():
+def test_a_group_has_the_looks_at_the_test_split_of_the_run_that_came_last_and_what_holds_of_any_run():
     first, second = seeds_of("a", (1, 2))
     others = seeds_of("b", (3, 4), params=WIDER)
 
-    found = warnings_of(first.but(num_earlier_looks=2, is_lossy=True), second, *others)
+    seen = "seen by the start: 2 of 5 documents"
+    found = warnings_of(first.but(num_earlier_looks=2, is_lossy=True, seen=seen), second, *others)
 
     assert "`a-1…a-2` was run after" in found["after_test_reads"]
     assert "2 looks" in found["after_test_reads"]
     assert found["lossy_tokenizer"].startswith("`a-1…a-2`: ")
-    assert found.keys() - warnings_of(first, second, *others).keys() == {"after_test_reads", "lossy_tokenizer"}
+    assert found["seen_by_start"] == f"`a-1…a-2`: {seen}."
+    own = {"after_test_reads", "lossy_tokenizer", "seen_by_start"}
+    assert found.keys() - warnings_of(first, second, *others).keys() == own
 
 
 LOWER = [{"val_loss": "3.5"}, {"val_loss": "3.0"}, {"val_loss": "3.25"}]

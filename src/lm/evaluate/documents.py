@@ -127,6 +127,15 @@ def metrics_of(details: dict) -> dict[str, float]:
     return {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
 
 
+def describe_seen(details: dict) -> str:
+    """Return how many documents a start was trained on: "seen by the start: 2 of 5 documents"; "" without."""
+    if "seen_by_start" not in details:
+        return ""
+    seen = details["seen_by_start"]
+    found = "unknown" if seen is None else f"{seen:,} of {details['documents']:,} documents"
+    return f"seen by the start: {found}"
+
+
 def summarize_file(documents: dict[str, np.ndarray]) -> dict:
     """Return the results of all documents, with the 95 % interval of bits per byte over documents."""
     summary = summarize(documents["nats"], documents["tokens"], documents["utf8_bytes"])

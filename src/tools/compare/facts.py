@@ -88,6 +88,11 @@ def notes_of_records(comparison: Difference, facts: Mapping[str, Facts]) -> list
     if other_way := validation_points_the_other_way(comparison, facts):
         warnings.append(Note("validation_loss", other_way))
 
+    # What a run that starts from another model has seen before.
+    for group in (a, b):
+        for seen in sorted({facts[run.name].seen for run in group.runs} - {""}):
+            warnings.append(Note("seen_by_start", f"`{group.name}`: {seen}."))
+
     # What makes a score on the test split one that was chosen.
     for group in (a, b):
         looks = max(facts[run.name].num_earlier_looks for run in group.runs)

@@ -9,6 +9,7 @@ import yaml
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json
 from lm.core.git import git
+from lm.evaluate.documents import describe_seen
 from lm.model.gemma3 import ModelConfig, count_parameters
 from lm.model.weights import WEIGHTS, WEIGHTS_DIGITS
 from tools.record import paths
@@ -73,6 +74,7 @@ def model_card(record: dict, params: dict, figures: dict[str, dict], eot_id: int
         figures=figures,
         evaluation=figures["evaluation"],
         audit=figures["audit"],
+        seen=describe_seen(figures["evaluation"]),
         origins=[origin(name, source) for name, source in sources.items()],
         where=EXACT if numerics == {"exact"} else FAST,
         params=yaml.safe_dump(params, sort_keys=False, allow_unicode=True).splitlines(),

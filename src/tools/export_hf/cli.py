@@ -17,7 +17,7 @@ from lm.core.errors import DataError, IntegrityError, ParamsError, exit_with_sta
 from lm.core.files import atomic_folder, sha256_file, write_json, write_text
 from lm.core.params import read_section, read_yaml
 from lm.model.gemma3 import Gemma3Model
-from lm.model.seen import SEEN, copy_seen
+from lm.model.seen import copy_seen
 from lm.model.weights import RECORD, WEIGHTS, check_trained_with, save_tensors
 from lm.tokenizer.build import write_from_folder
 from lm.tokenizer.load import Tokenizer, load_tokenizer

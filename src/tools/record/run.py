@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from evidence.runs import Run
 from lm.core.errors import IntegrityError
+from lm.evaluate.documents import describe_seen
 from tools.record.held_out import TEST_READS, parse_test_reads
 from tools.record.lock import read_timing
 from tools.record.parameters import preset_names_left_out
@@ -43,6 +44,7 @@ class Facts:
     train_seconds: float | None  # None: not trained on this machine
     validations: list[dict[str, str]]  # rows of plots/validation.csv as text by column
     is_lossy: bool = False  # whether the tokenizer changes the validation text
+    seen: str = ""  # what the start of the run has seen of the validation text, in words; "" without a start
     num_earlier_looks: int = 0  # at the test split, for other weights, when this run was recorded
     code: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)  # folder → file → md5, if known
 
@@ -108,6 +110,7 @@ def read_run(revision: Revision) -> tuple[Run, Facts]:
         validations=parse_curve(revision.read(CURVE)),
         num_earlier_looks=num_earlier_looks(revision, model["best"].get("sha256")),
         is_lossy="lossy_tokenizer" in details,
+        seen=describe_seen(details),
         code={path: revision.files_of(path) for path in code},
     )
     run = Run(

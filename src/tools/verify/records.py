@@ -44,6 +44,7 @@ LINKS = [
     Link(paths.MODEL, "data_sha256.validation", paths.VALIDATION),
     Link(paths.MODEL, "best.sha256", BEST),
     Link(paths.MODEL, "last.sha256", LAST),
+    Link(paths.MODEL, "seen_sha256", paths.MODELS / "seen_documents.pt"),
     Link(paths.EVALUATION_DETAILS, "weights_sha256", BEST),
 ]
 # A record of what was made from a slice of the text has the hash of its split, and the name of it.
@@ -51,6 +52,7 @@ MADE_FROM_TEXT = [
     (paths.TRAIN_SIDECAR, "source.text_sha256", "slice.split"),
     (paths.VALIDATION_SIDECAR, "source.text_sha256", "slice.split"),
     (paths.TOKENIZER_META, "text.text_sha256", "text.slice.split"),
+    (paths.MODEL, "text.source.text_sha256", "text.slice.split"),
 ]
 PARAMETERS = ("seq_len", "seed", "eval_tokens", "attend_across_documents")  # of `train`, in model.json
 
