@@ -11,7 +11,7 @@ import yaml
 
 from lm.core.files import output_lock
 from support import ROOT
-from support.process import AT_END, wait_for
+from support.process import wait_for
 from support.workspace import Workspace
 
 # A Python that writes down its arguments; the environments that it creates hold a copy of it.
@@ -255,9 +255,11 @@ def test_the_table_of_experiments_fits_a_terminal_and_its_file_has_all_columns(c
     committed.run("dvc", "exp", "save", "--force", "--name", "a-name-of-some-length")
     # A run that fails shows the committed metrics as its own.
     committed.run("dvc", "exp", "run", "--queue", "--name", "failed", "-S", "train.seq_len=7")
-    AT_END.callback(committed.run, "dvc", "queue", "stop", "--kill", check=False)
-    committed.run("dvc", "queue", "start")
-    wait_for(lambda: re.search("failed .* Failed", committed.run("dvc", "queue", "status").stdout))
+    try:
+        committed.run("dvc", "queue", "start")
+        wait_for(lambda: re.search("failed .* Failed", committed.run("dvc", "queue", "status").stdout))
+    finally:
+        committed.run("dvc", "queue", "stop", "--kill", check=False)
 
     printed = committed.run("make", "table", COLUMNS="160").stdout
 
