@@ -139,8 +139,8 @@ TEXT = """\
 
 This page defines exact numerics: whoever computes in this order gets the bits of ReproLM, in any language and on any
 device. It is made from [order.py](../src/lm/exact/order.py). Tests hold the loops for processors and the kernels for
-GPUs to it, bit for bit (`tests/lm/exact/test_order.py`, `tests/lm/exact/test_gpu.py`). [Why exact](exact.md) says what
-this is good for.
+GPUs to it, bit for bit (`tests/lm/exact/test_order.py`, `tests/lm/exact/test_gpu.py`). [Reproduce and
+verify](reproducibility.md) says what this is good for.
 
 ## Rules
 
