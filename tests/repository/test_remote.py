@@ -1,4 +1,4 @@
-"""The commands of docs/confirm.md on a remote in a local folder: an author pushes, colleagues pull.
+"""The commands of docs/share.md on a remote in a local folder: an author pushes, colleagues pull.
 
 The colleagues' `python` refuses to start, so no stage can make what they get.
 """
@@ -24,7 +24,7 @@ OUTPUTS = (
 
 def recipe(pattern: str) -> list[list[str]]:
     """Return the commands of the section about a team's cache that match, as lists of words without comments."""
-    page = (ROOT / "docs" / "confirm.md").read_text()
+    page = (ROOT / "docs" / "share.md").read_text()
     section = page.split("\n## A team's cache on S3\n")[1].split("\n## ")[0]
     found = []
     for block in BLOCK.findall(section):
