@@ -47,7 +47,7 @@ back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data;
 	@changed=$$(git status --short) && if [ -n "$$changed" ]; then \
 		printf '%s\n' 'These files still differ from the last commit; `git restore src` brings back its code:' "$$changed"; fi
 	@git symbolic-ref --quiet HEAD > /dev/null || echo 'No branch is checked out, as after a killed `dvc exp run`' \
-		'(docs/resume.md): run `git switch main`, or name your branch'
+		'(docs/troubleshooting.md): run `git switch main`, or name your branch'
 
 help: ## Print the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F '|' '{ printf "%-14s  %s\n", $$1, $$2 }'
