@@ -20,6 +20,7 @@ from evidence.judge.commits import own_folder, read_commit
 from evidence.judge.judgements import columns
 from evidence.judge.night import only_judge
 from support import ROOT
+from support.json_documents import check_document
 from support.process import CAP_S, started, wait_for
 
 TRAINER = """
@@ -127,6 +128,7 @@ def test_the_same_judgement_runs_nothing_and_adds_no_row(night, capsys):
     assert "running" not in printed.err
     assert len(rows()) == 2
     assert set(document) == {"schema", "earns", "reason", *columns()}
+    check_document(document)
     assert (document["change"], document["earns"]) == ("A gain", True)
 
 

@@ -1,12 +1,9 @@
-"""The keys and types of JSON documents, as docs/json.md gives them and as a document has them."""
+"""The keys and types of JSON documents, as docs/schemas gives them and as a document has them."""
 
 import json
-import re
 
 from support import ROOT
 
-# A row of a table: one or several keys, types, meaning.
-ROW = re.compile(r"^\| (`[\w.\[\]`, ]+`) \| ([\w ]+) \|", re.M)
 TYPES = {
     str: "string",
     bool: "boolean",
@@ -17,43 +14,55 @@ TYPES = {
 }
 
 
-def section_of(heading: str) -> str:
-    """Return the section of docs/json.md with this heading."""
-    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    return page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-
-
 def documented_of_tables(schema: str, is_of_scores: bool = False) -> dict[str, set[str]]:
-    """Return key → types of a document about tables of losses, or of scores."""
-    (row,) = re.findall(rf"^\| `{schema}` \| (.*) \|$", section_of("Of tables"), re.M)
-    left_out = re.findall(r"`([^`]+)`", row)
+    """Return key → types of a document about tables of losses, or of scores: the keys that its schema requires."""
+    types_of = _keys_of(*_read_schema(schema), only_required=True)
     if is_of_scores:
-        left_out.append("documents.utf8_bytes")
-    of_tables = {}
-    for key, types in documented(schema).items():
-        is_left_out = any(key == name or key.startswith((f"{name}.", f"{name}[")) for name in left_out)
-        if not is_left_out:
-            of_tables[key.replace("bits_per_byte", "score") if is_of_scores else key] = types
-    return of_tables
+        del types_of["documents.utf8_bytes"]
+        types_of = {key.replace("bits_per_byte", "score"): types for key, types in types_of.items()}
+    return types_of
 
 
 def documented(schema: str) -> dict[str, set[str]]:
-    """Return key → types of the table below the heading of a schema."""
-    types_of = {}
-    for keys, types in ROW.findall(section_of(schema)):
-        for key in re.findall(r"[\w.\[\]]+", keys):
-            types_of[key] = set(types.split(" or "))
+    """Return key → types of all keys of a schema, such as `groups[].name`."""
+    return _keys_of(*_read_schema(schema))
 
-    # The keys of each interval.
-    for key, types in list(types_of.items()):
-        if types == {"interval"}:
-            types_of[key], prefix = {"object"}, key
-        elif types == {"list of intervals"}:
-            types_of[key], prefix = {"list"}, f"{key}[]"
-        else:
+
+def _read_schema(schema: str) -> tuple[dict, dict]:
+    """Return the JSON Schema of a document, such as reprolm.compare/2, and its definitions."""
+    name = schema.removeprefix("reprolm.").replace("/", "-")
+    content = json.loads((ROOT / "docs" / "schemas" / f"{name}.json").read_text(encoding="utf-8"))
+    assert content["properties"]["schema"] == {"const": schema}
+    return content, content.get("$defs", {})
+
+
+def _keys_of(node: dict, definitions: dict, prefix: str = "", only_required: bool = False) -> dict[str, set[str]]:
+    """Return key → types of the members of an object, and of those below them."""
+    types_of = {}
+    if "$ref" in node:
+        definition = definitions[node["$ref"].removeprefix("#/$defs/")]
+        types_of |= _keys_of(definition, definitions, prefix, only_required)
+    for name, member in node.get("properties", {}).items():
+        if only_required and name not in node["required"]:
             continue
-        types_of |= {f"{prefix}.{name}": types for name, types in documented("interval").items()}
+        key = prefix + name
+        types_of[key] = _types_of(member)
+        types_of |= _keys_of(member, definitions, f"{key}.", only_required)
+        types_of |= _keys_of(member.get("items", {}), definitions, f"{key}[].", only_required)
     return types_of
+
+
+def _types_of(member: dict) -> set[str]:
+    """Return the types of a member; `list` of objects, `list of strings` and so on, `any` if it may be anything."""
+    if "$ref" in member:
+        return {"object"}
+    if "const" in member:
+        return {"string"}
+    if member.get("type") == "array":
+        type_of_each = member["items"].get("type", "object")
+        return {"list" if type_of_each == "object" else f"list of {type_of_each}s"}
+    types = member.get("type", "string" if "enum" in member else "any")
+    return {types} if isinstance(types, str) else set(types)
 
 
 def read_document(text: str) -> dict:

@@ -25,6 +25,7 @@ from lm.core.files import write_json
 from lm.core.git import OF_A_HOOK
 from lm.core.params import read_yaml
 from support import ROOT
+from support.json_documents import documented
 from support.process import CAP_S, started, wait_for
 from support.refusal import refused
 from support.workspace import Workspace
@@ -331,9 +332,5 @@ def test_a_night_of_real_runs(tmp_path):
     assert "the model sees the future of this text" in crashed.stderr
 
 
-def test_the_page_has_a_row_for_each_column():
-    page = (ROOT / "docs/search.md").read_text()
-    start = page.index("| column, and key of `--json`")
-    documented = re.findall(r"^\| `(\w+)` \|", page[start : page.index("\n\n", start)], re.M)
-
-    assert documented == columns()
+def test_the_schema_has_each_column():
+    assert list(documented("reprolm.judge/3")) == ["schema", *columns(), "earns", "reason"]
