@@ -1,4 +1,4 @@
-"""What both commands need: their arguments, the model, and the compressed file, whose format is in README.md."""
+"""What both commands need: their arguments, the model, and the format of the compressed file."""
 
 import argparse
 import hashlib
@@ -18,7 +18,7 @@ from tools.record.paths import MODELS, TOKENIZER
 
 MAGIC = b"RLMC"
 VERSION = 3
-FIELDS = struct.Struct(">4sBBII8s8s")
+FIELDS = struct.Struct(">4sBBII8s8s")  # big-endian: MAGIC, VERSION, and the fields of Header
 DIGEST_BYTES = 8  # of a SHA-256
 HEADER_BYTES = FIELDS.size + DIGEST_BYTES
 
