@@ -158,8 +158,8 @@ def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_
     if step is not None:
         assert newest_step() == step
     check_rerun(undisturbed, first_words(step))
-    left = {path.suffix if path.is_file() else path.name for path in only_run().iterdir()}
-    assert left == {"done", ".pt", ".json"}
+    left = {path.suffix or path.name for path in only_run().iterdir()}
+    assert left == {"done", "last_use", ".pt", ".json"}
     assert saved_checkpoints(Path()) == STAYING
 
 
