@@ -117,7 +117,12 @@ def test_a_recipe_changes_its_values_keeps_all_else_and_says_what_its_plan_needs
         assert float(flops) == pytest.approx(plan.flops_per_step * plan.max_steps, rel=0.02)
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "fine_tuning"])
+# One reads the default text, the other a dataset of the Hub.
+FAST = ("search_cpu", "hub_dataset")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in RECIPES if name not in (*FAST, "fine_tuning")]
+
+
+@pytest.mark.parametrize("name", [*FAST, *SLOW])
 def test_a_recipe_trains_for_a_few_steps_on_small_text(folder, name):
     apply(name)
     write_own_text(folder)
@@ -133,6 +138,7 @@ def test_a_recipe_trains_for_a_few_steps_on_small_text(folder, name):
     assert 0 < read_json("metrics/eval.json")["bits_per_byte"] < 20
 
 
+@pytest.mark.slow
 def test_a_model_is_fine_tuned_as_its_recipe_says(folder):
     export = ["exported"]
     bring_back = ["--from", "exported", "data/start"]
@@ -182,7 +188,10 @@ def test_the_page_of_the_recipes_has_a_row_for_each():
 # The command.
 
 
-def test_of_two_recipes_the_second_is_on_top_and_a_second_use_changes_nothing(folder, capsys):
+def test_of_two_recipes_the_second_is_on_top_own_values_stay_and_a_second_use_changes_nothing(folder, capsys):
+    own = (folder / "params.yaml").read_text().replace("seed: 1 ", "seed: 7 ", 1)
+    (folder / "params.yaml").write_text(own)
+
     assert use.main(["stack_c", "own_text"]) == 0
     first = capsys.readouterr().out
     before = files_below(folder)
@@ -192,20 +201,11 @@ def test_of_two_recipes_the_second_is_on_top_and_a_second_use_changes_nothing(fo
     params = read_yaml("params.yaml")
     assert params["data"]["source"] == "local"
     assert params["model"]["name"] == "small"
+    assert params["train"]["seed"] == 7
     assert "sampled_vocab_size: null " in (folder / "params.yaml").read_text()
     assert "params.yaml: data.source  torch_headers -> local\n" in first
     assert "All files already have these values." in second
     assert files_below(folder) == before
-
-
-def test_own_values_stay(folder):
-    change_params(folder, {"train.seed": 7})
-
-    apply("own_text")
-
-    params = read_yaml("params.yaml")
-    assert params["train"]["seed"] == 7
-    assert params["data"]["source"] == "local"
 
 
 # The content of a recipe, and what the sentence about it names.
