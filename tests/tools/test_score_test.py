@@ -161,23 +161,14 @@ def test_a_full_disk_hides_the_score(run, monkeypatch, capsys):
 # What does not belong together.
 
 
-def test_text_without_a_test_split_or_of_another_source_is_refused(run, capsys):
-    change_params(Path(), {f"{SPLIT}.test_documents": None})
-    run_stages(["fetch"])
-    refuse(
-        capsys, 2, "manifest.json: has no test split", "set split.test_documents of sources.local.fetch", "`dvc repro`"
-    )
-
-    change_params(Path(), {"data.source": "torch_headers"})
-    refuse(capsys, 4, "has the text of local, but data.source is torch_headers")
+def lose_test() -> None:
+    write_json(MANIFEST, {name: value for name, value in read_json(MANIFEST).items() if name != "test"})
 
 
-def test_a_model_that_was_trained_on_the_text_of_another_fetch_is_refused(run, capsys):
-    """Its training text may have held the documents that are for test now."""
+def fetch_again() -> None:
+    """Let other documents be for test, which the model may have been trained on."""
     change_params(Path(), {f"{SPLIT}.test_documents": TEST_DOCUMENTS + 1})
     run_stages(["fetch"])
-
-    refuse(capsys, 4, "model.json: trained or selected on other text than data/raw has now", "run `dvc repro`")
 
 
 def replace_test(content: bytes) -> None:
@@ -193,6 +184,17 @@ def forge_test() -> None:
 
 OTHER_TEXT = "model.json: trained or selected on other text than data/raw has now"
 REFUSED = {
+    "no test split": (
+        lose_test,
+        2,
+        ["manifest.json: has no test split", "set split.test_documents of sources.local.fetch", "`dvc repro`"],
+    ),
+    "text of another source": (
+        lambda: change_params(Path(), {"data.source": "torch_headers"}),
+        4,
+        ["has the text of local, but data.source is torch_headers"],
+    ),
+    "text of another fetch": (fetch_again, 4, [OTHER_TEXT, "run `dvc repro`"]),
     "other tokens": (
         lambda: change_json(MODEL, data_sha256={"train": "0" * 64, "validation": None}),
         4,
