@@ -60,8 +60,9 @@ class MadeUpRevision(Revision):
             "test_reads.csv": test_reads,
         }
 
-    def read_if_there(self, path) -> bytes | None:
-        return self.files[str(path)]
+    def read_if_there(self, path) -> str | None:
+        content = self.files[str(path)]
+        return None if content is None else content.decode()
 
     def read(self, path) -> bytes:
         content = self.files[str(path)]

@@ -75,6 +75,6 @@ def cite(found: Comparisons, facts: Mapping[str, Facts], revisions: Sequence[Rev
     """Return the lines to copy, as Markdown, with the text and the code that the figures are of."""
     differs = [difference_line(each, facts) for each in found.differences]
     source = revisions[0].read_json(VALIDATION_SIDECAR)["source"]
-    commits = dict.fromkeys(str(revision.origin.id)[:DIGITS] for revision in revisions)
+    commits = dict.fromkeys(revision.origin[:DIGITS] for revision in revisions)
     text = f"Text: SHA-256 {source['text_sha256'][:DIGITS]}"
     return citation(found, differs, f" of {source['name']}", f"{text}. The runs started from {', '.join(commits)}.")

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import pygit2
 from dvc.api import DVCFileSystem
 from dvc.exceptions import DvcException, NotDvcRepoError
 from dvc.repo import Repo
-from dvc.scm import SCMError
 from dvc_data.index import DataIndexDirError
 
 from lm.core.errors import EnvironmentFailure, IntegrityError, ParamsError
@@ -29,44 +27,37 @@ NO_GIT = (
 )
 
 
+def check_repository() -> None:
+    """Raise ParamsError outside a repository of Git, EnvironmentFailure in one that DVC cannot read."""
+    if git("rev-parse", "--git-dir") is None:
+        raise ParamsError(NO_GIT if Path(".dvc").is_dir() else NO_REPOSITORY)
+    reject_split_index()
+
+
 @contextlib.contextmanager
 def explain_failures() -> Iterator[None]:
-    """Raise ParamsError outside a repository, EnvironmentFailure if DVC cannot read it or asks for a user's name."""
+    """Raise ParamsError outside a project of DVC, EnvironmentFailure if DVC asks for a user's name in vain."""
     try:
         yield
-    except (NotDvcRepoError, SCMError):
-        is_project = Path(".dvc").is_dir() and not Path(".git").exists()
-        raise ParamsError(NO_GIT if is_project else NO_REPOSITORY) from None
-    except pygit2.GitError as error:
-        remedy = "`git fsck` checks it"
-        if "not owned" in str(error):
-            remedy = f"run `git config --global --add safe.directory {Path.cwd()}`"
-        raise EnvironmentFailure(f"DVC cannot open the repository of Git: {error}; {remedy}") from None
+    except NotDvcRepoError:
+        raise ParamsError(NO_REPOSITORY) from None
     except KeyError as error:
         if "getpwuid" not in str(error):
             raise
         raise EnvironmentFailure(f"user {os.getuid()} has no name, which DVC asks for; run `export USER=me`") from None
 
 
-def open_git() -> pygit2.Repository:
-    """Return the Git repository of the working folder; ParamsError if there is none."""
-    with explain_failures():
-        path = pygit2.discover_repository(".")
-        if path is None:
-            raise NotDvcRepoError(".")
-        reject_split_index()
-        return pygit2.Repository(path)
-
-
 def find_experiments() -> list[tuple[str, str]]:
     """Return (name, commit) of each finished experiment; those that started from different commits may share a name."""
-    repository = open_git()
+    check_repository()
+    listed = git("for-each-ref", "--format=%(refname) %(objectname)", "refs/exps") or ""
     found = []
-    for reference in repository.references:
+    for line in listed.splitlines():
         # refs/exps/XX/YY…/NAME, where XXYY… is the commit from which the experiment started.
-        _, kind, *start, name = reference.split("/")
-        if kind == "exps" and len("".join(start)) == 40:
-            found.append((name, str(repository.references[reference].target)))
+        reference, commit = line.split()
+        _, _, *start, name = reference.split("/")
+        if len("".join(start)) == 40:
+            found.append((name, commit))
     return found
 
 
@@ -96,6 +87,7 @@ def matching(patterns: list[str]) -> list[str]:
 
 def unfinished(patterns: list[str]) -> dict[str, str]:
     """Return name → state of the experiments in the queue, or running elsewhere, that match a pattern."""
+    check_repository()
     with explain_failures(), Repo() as repo:
         queued = {entry["name"]: entry["status"] for entry in repo.experiments.celery_queue.status()}
         running = {entry.name: "Running" for entry in repo.experiments.tempdir_queue.iter_active()}
@@ -108,9 +100,9 @@ def unfinished(patterns: list[str]) -> dict[str, str]:
     }
 
 
-def find_commit(name: str) -> pygit2.Commit | None:
+def find_commit(name: str) -> str | None:
     """Return the commit of an experiment or a Git revision, None for WORKSPACE. ParamsError unless there is one."""
-    repository = open_git()
+    check_repository()
     if name == WORKSPACE:
         return None
     commits = {commit for experiment, commit in find_experiments() if experiment == name}
@@ -137,7 +129,7 @@ def find_commit(name: str) -> pygit2.Commit | None:
     if any(line.startswith("?") for line in objects.splitlines()):
         raise EnvironmentFailure(f"{name}: {FETCH_ALL}")
     git("archive", "--format=tar", f"--output={os.devnull}", commit)  # reads them all
-    return repository[commit].peel(pygit2.Commit)
+    return commit
 
 
 class Revision:
@@ -146,10 +138,10 @@ class Revision:
     Parameters and hashes come from dvc.lock: params.yaml may have been edited since.
     """
 
-    def __init__(self, name: str, commit: pygit2.Commit | None = None):
-        """Open revision `name`, whose commit may be known; ParamsError if it does not exist."""
+    def __init__(self, name: str):
+        """Open revision `name`; ParamsError if it does not exist."""
         self.name = name
-        self._commit = commit or find_commit(name)
+        self._commit = find_commit(name)
 
     @functools.cached_property
     def _folder(self) -> str:
@@ -158,12 +150,13 @@ class Revision:
         return (git("rev-parse", "--show-prefix") or "") if is_commit else ""
 
     @property
-    def origin(self) -> pygit2.Commit:
+    def origin(self) -> str:
         """Return the commit that an experiment started from, or HEAD for the workspace; a Git revision is its own."""
         if self._commit is None:
-            return open_git().revparse_single("HEAD").peel(pygit2.Commit)
-        is_experiment = str(self._commit.id) in (commit for _, commit in find_experiments())
-        return self._commit.parents[0] if is_experiment else self._commit
+            return git("rev-parse", "HEAD") or "no commit"
+        is_experiment = self._commit in (commit for _, commit in find_experiments())
+        parent = git("rev-parse", f"{self._commit}^") if is_experiment else None
+        return parent or self._commit
 
     @functools.cached_property
     def lock(self) -> Lock:
@@ -172,23 +165,20 @@ class Revision:
         pipeline = self.read_if_there(PIPELINE)
         if lock is None or pipeline is None:
             raise IntegrityError(f"{self.name}: has no {LOCK}, so no run is recorded there; run `dvc repro` first")
-        return parse_lock(lock.decode("utf-8"), pipeline.decode("utf-8"), f"{self.name}: {LOCK}")
+        return parse_lock(lock, pipeline, f"{self.name}: {LOCK}")
 
-    def read_if_there(self, path: Path) -> bytes | None:
-        """Return the bytes of a file of the commit, or in the workspace; None if it is not there."""
+    def read_if_there(self, path: Path) -> str | None:
+        """Return the text of a file of the commit, or in the workspace; None if it is not there."""
         if self._commit is None:
-            return path.read_bytes() if path.is_file() else None
-        try:
-            found = self._commit.tree[f"{self._folder}{path.as_posix()}"]
-        except KeyError:
-            return None
-        return found.data if isinstance(found, pygit2.Blob) else None
+            return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+        blob = git("rev-parse", "--verify", "--quiet", f"{self._commit}:./{path.as_posix()}")
+        return git("cat-file", "blob", blob) if blob else None
 
     @functools.cached_property
     def _files(self) -> DVCFileSystem:
         """Return all files, also those in DVC's cache or its remote."""
         with explain_failures():
-            return DVCFileSystem(rev=str(self._commit.id) if self._commit else None, subrepos=bool(self._folder))
+            return DVCFileSystem(rev=self._commit, subrepos=bool(self._folder))
 
     def read(self, path: Path) -> bytes:
         """Return the bytes of an output. IntegrityError if they are not those that dvc.lock records."""

@@ -131,6 +131,6 @@ def parse_curve(content: bytes) -> list[dict[str, str]]:
 
 def num_earlier_looks(revision: Revision, weights_sha256: str | None) -> int:
     """Return how many looks at a test split, for other weights, a revision holds: its run may be chosen by them."""
-    content = revision.read_if_there(TEST_READS) or b""
-    reads = parse_test_reads(content.decode("utf-8", "replace"), f"{revision.name}: {TEST_READS}") if content else []
+    content = revision.read_if_there(TEST_READS)
+    reads = parse_test_reads(content, f"{revision.name}: {TEST_READS}") if content else []
     return sum(read.weights_sha256 != weights_sha256 for read in reads)
