@@ -1,5 +1,6 @@
 """An untrained model with the records of a run, and its export."""
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,19 +52,19 @@ def call(*arguments) -> int:
 
 
 def write_run(folder: Path) -> SimpleNamespace:
-    """Write the files of a run as `dvc repro` leaves them; `options` names them to export_hf."""
-    tokenizer = write_bpe(folder / "tokenizer")
+    """Write the files of a run into a folder as `dvc repro` leaves them."""
+    data = folder / "data"
+    tokenizer = write_bpe(data / "tokenizer")
     model = build(tokenizer.vocab_size)
-    record = write_trained(folder / "models", model, tokenizer)
-    (folder / "models" / SEEN).write_bytes(b"hashes")
+    record = write_trained(data / "models", model, tokenizer)
+    (data / "models" / SEEN).write_bytes(b"hashes")
     write_parameters(folder)
-    write_records(folder, record)
+    write_records(data, record)
     return SimpleNamespace(
         folder=folder,
         tokenizer=tokenizer,
         model=model,
         record=record,
-        options=options_of(folder),
     )
 
 
@@ -78,33 +79,24 @@ def write_parameters(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
 
-def write_records(folder: Path, record: dict) -> None:
+def write_records(data: Path, record: dict) -> None:
     """Write the records of the stages before and after `train`; `record` is model.json."""
-    write_json(folder / "raw" / "manifest.json", MANIFEST)
+    write_json(data / "raw" / "manifest.json", MANIFEST)
     for split, sizes in SIZES.items():
         sidecar = sizes | {
             "sha256": record["data_sha256"][split],
             "source": {"name": SOURCE, "text_sha256": "ab" * 32},
         }
-        write_json(folder / "processed_datasets" / f"{split}.json", sidecar)
-    write_json(folder / "audit" / "details.json", AUDIT)
+        write_json(data / "processed_datasets" / f"{split}.json", sidecar)
+    write_json(data / "audit" / "details.json", AUDIT)
     weights_sha256 = record["best"]["sha256"][:12]
-    write_json(folder / "evaluation" / "details.json", EVALUATION | {"weights_sha256": weights_sha256})
-
-
-def options_of(folder: Path) -> list:
-    """Return the options that name the files of a run to export_hf."""
-    options = []
-    for name in ("models", "tokenizer", "audit", "evaluation", "processed_datasets", "raw"):
-        options += [f"--{name}", folder / name]
-    for name in ("params", "presets", "sources"):
-        options += [f"--{name}", folder / f"{name}.yaml"]
-    return options
+    write_json(data / "evaluation" / "details.json", EVALUATION | {"weights_sha256": weights_sha256})
 
 
 def write_export(folder: Path) -> SimpleNamespace:
     """Write a run and export it to `path`."""
     run = write_run(folder)
     run.path = folder / "export"
-    assert call(run.path, *run.options) == 0
+    with contextlib.chdir(folder):
+        assert call(run.path) == 0
     return run

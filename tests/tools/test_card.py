@@ -17,7 +17,6 @@ from support.export_cases import (
     SOURCE,
     SOURCES,
     call,
-    options_of,
     write_export,
     write_run,
 )
@@ -124,7 +123,7 @@ def committed(tmp_path, monkeypatch) -> SimpleNamespace:
 
 
 def card_of(run) -> str:
-    assert call(run.folder / "export", *run.options) == 0
+    assert call("export") == 0
     return (run.folder / "export" / "README.md").read_text()
 
 
@@ -169,18 +168,19 @@ def edit_parameter(name: str, value):
     [
         (edit_parameter("train.peak_lr", 0.5), "train.peak_lr is 0.5, "),
         (edit_parameter("models.micro.d_ff", 65), "models.micro.d_ff is 65, the model was trained with 64"),
-        (edit_json("evaluation/details.json", weights_sha256="0" * 12), "is about the model 000000000000"),
-        (edit_json("processed_datasets/validation.json", sha256="0"), "describes other tokens than those"),
-        (edit_json("models/model.json", tokenizer_sha256="0"), "trained with tokenizer 0…"),
+        (edit_json("data/evaluation/details.json", weights_sha256="0" * 12), "is about the model 000000000000"),
+        (edit_json("data/processed_datasets/validation.json", sha256="0"), "describes other tokens than those"),
+        (edit_json("data/models/model.json", tokenizer_sha256="0"), "trained with tokenizer 0…"),
     ],
 )
-def test_records_of_another_run_are_refused(exported, tmp_path, capsys, edit, said):
+def test_records_of_another_run_are_refused(exported, tmp_path, monkeypatch, capsys, edit, said):
     run = shutil.copytree(exported.folder, tmp_path / "run")
     params = {"params.yaml": {"train": read_yaml(run / "params.yaml")["train"]}}
     (run / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"params": params}}}))
     edit(run)
+    monkeypatch.chdir(run)
 
-    status = call(tmp_path / "new", *options_of(run))
+    status = call(tmp_path / "new")
 
     refused(status, capsys.readouterr().err, 4, said)
     assert not (tmp_path / "new").exists()

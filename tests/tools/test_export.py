@@ -96,10 +96,10 @@ def test_generation_has_our_defaults_and_the_end_of_text_begins_ends_and_pads_a_
     assert theirs.model.embed_tokens.padding_idx is None, "its embedding would get no gradient"
 
 
-def test_no_folder_is_overwritten(exported, tmp_path, capsys):
+def test_no_folder_is_overwritten(tmp_path, capsys):
     (tmp_path / "a").write_text("mine")
 
-    status = call(tmp_path, *exported.options)
+    status = call(tmp_path)
 
     refused(status, capsys.readouterr().err, 2, f"{tmp_path}: exists; name a new folder")
     assert files_below(tmp_path) == {"a": b"mine"}
@@ -116,7 +116,7 @@ def test_a_round_trip_restores_the_files_and_the_record_of_the_best_weights(expo
     assert status == 0
     files = files_below(imported)
     del files["model.json"]
-    trained = files_below(exported.folder)
+    trained = files_below(exported.folder / "data")
     tokenizer = {path: content for path, content in trained.items() if path.startswith("tokenizer/")}
     of_model = {name: trained[f"models/{name}"] for name in ("best_model_params.pt", SEEN)}
     assert files == tokenizer | of_model

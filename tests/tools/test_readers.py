@@ -100,12 +100,13 @@ def test_a_change_of_the_code_is_more_than_rounding(tmp_path, monkeypatch, chang
 @pytest.mark.parametrize(("numerics", "arithmetic"), [("fast", kernels), ("exact", exact)])
 def test_a_model_of_changed_code_is_not_exported(tmp_path, monkeypatch, capsys, numerics, arithmetic):
     """The arithmetic that counts is that of the training."""
-    run = write_run(tmp_path)
-    path = tmp_path / "models" / "model.json"
+    write_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "data" / "models" / "model.json"
     write_json(path, read_json(path) | {"segments": [{"from_step": 0, "numerics": numerics}]})
     monkeypatch.setattr(arithmetic, "gated_gelu", squared_relu)
 
-    status = call(tmp_path / "export", *run.options)
+    status = call("export")
 
     sentence = refused(status, capsys.readouterr().err, 4, f"{tmp_path / 'export'}: transformers computes ")
     assert "`git diff src/lm/model` shows your change" in sentence

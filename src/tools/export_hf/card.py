@@ -1,6 +1,5 @@
 """Write the model card of an exported folder, README.md, from the records of the run."""
 
-import argparse
 from pathlib import Path
 
 import jinja2
@@ -21,23 +20,23 @@ EXACT = "any processor, for any number of threads"
 FAST = "the same device with the same versions; elsewhere the score is about the same"
 
 
-def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
+def read_figures(evaluation: Path, record: dict) -> dict[str, dict]:
     """Return the records around a model.json by name; a token file or a text without its record gives {}.
 
     Raise IntegrityError if the evaluation is of another model, or a token file is not the one of the training.
     """
     figures = {
-        "evaluation": read_json(args.evaluation / "details.json"),
-        "audit": read_json(args.audit / "details.json"),
+        "evaluation": read_json(evaluation / "details.json"),
+        "audit": read_json(paths.AUDIT / "details.json"),
     }
     evaluated = figures["evaluation"].get("weights_sha256")
     best = record["best"]["sha256"][:WEIGHTS_DIGITS]
     if evaluated != best:
         advice = "name its --evaluation, which the stage eval makes (for a checkpoint: docs/experiments.md#checkpoints)"
-        raise IntegrityError(f"{args.evaluation}/details.json: is about the model {evaluated}, not {best}; {advice}")
+        raise IntegrityError(f"{evaluation}/details.json: is about the model {evaluated}, not {best}; {advice}")
 
-    for split in ("train", "validation"):
-        sidecar = args.processed_datasets / f"{split}.json"
+    for sidecar in (paths.TRAIN_SIDECAR, paths.VALIDATION_SIDECAR):
+        split = sidecar.stem
         figures[split] = read_json_if_there(sidecar)
         trained_on = record["data_sha256"][split]
         if figures[split].get("sha256", trained_on) != trained_on:
@@ -45,7 +44,7 @@ def read_figures(args: argparse.Namespace, record: dict) -> dict[str, dict]:
                 f"{sidecar}: describes other tokens than those that the model was trained on; run `dvc repro`"
             )
 
-    figures["manifest"] = read_json_if_there(args.raw / paths.MANIFEST.name)
+    figures["manifest"] = read_json_if_there(paths.MANIFEST)
     return figures
 
 

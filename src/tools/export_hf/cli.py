@@ -1,11 +1,11 @@
 """Convert a trained model to a folder that transformers loads, or such a folder to a trained model.
 
-    python src export_hf DIR [--models data/models --tokenizer data/tokenizer]
+    python src export_hf DIR
     python src export_hf --from DIR MODELS
 
-transformers then begins texts as `generate` does. Both folders have the tokenizer of the model in `tokenizer/`. An
-export also has the record of the training, so that an import restores its files. Any other text-only Gemma 3 can be
-imported too.
+The card, README.md, is written from the files of the run in this folder. transformers then begins texts as `generate`
+does. Both folders have the tokenizer of the model in `tokenizer/`. An export also has the record of the training, so
+that an import restores its files. Any other text-only Gemma 3 can be imported too.
 """
 
 import argparse
@@ -46,19 +46,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="the new folder to write")
     parser.add_argument("--from", type=Path, dest="source", help="import this Hugging Face folder into `folder`")
     parser.add_argument("--license", metavar="ID", help="licence of the weights, such as mit, for the card")
-    files_of_run = (
-        paths.MODELS,
-        paths.TOKENIZER,
-        paths.PARAMS,
-        paths.PRESETS,
-        paths.SOURCES,
-        paths.AUDIT,
-        paths.EVALUATION,
-        paths.TRAIN.parent,
-        paths.RAW,
+    of_checkpoint = parser.add_argument_group("of a checkpoint of the run")
+    of_checkpoint.add_argument("--models", type=Path, default=paths.MODELS, help=f"its weights ({paths.MODELS})")
+    of_checkpoint.add_argument(
+        "--evaluation", type=Path, default=paths.EVALUATION, help=f"their evaluation ({paths.EVALUATION})"
     )
-    for path in files_of_run:
-        parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
     return parser.parse_args(argv)
 
 
@@ -67,9 +59,9 @@ def export(args: argparse.Namespace, folder: Path) -> None:
 
     Raise IntegrityError if transformers computes other losses from it than this project's code.
     """
-    model, record, tokenizer = load_run(args.models, args.tokenizer)
-    params = chosen_params(args, record)
-    figures = read_figures(args, record)
+    model, record, tokenizer = load_run(args.models, paths.TOKENIZER)
+    params = chosen_params(record)
+    figures = read_figures(args.evaluation, record)
     card = model_card(record, params, figures, tokenizer.eot_id, args.license)
     with atomic_folder(folder) as temporary:
         write_model(temporary, model, record, tokenizer)
@@ -78,20 +70,19 @@ def export(args: argparse.Namespace, folder: Path) -> None:
         check_reader(folder, model, open_with_transformers(temporary), tokenizer.eot_id)
 
 
-def chosen_params(args: argparse.Namespace, record: dict) -> dict:
+def chosen_params(record: dict) -> dict:
     """Return the parameters of the model. Raise IntegrityError if the model was trained with other ones."""
     # Read what the parameter files select.
-    params = read_yaml(args.params)
-    chosen: dict[str, Any] = {selector: read_section(args.params, selector, str) for selector in SELECTORS}
+    params = read_yaml(paths.PARAMS)
+    chosen: dict[str, Any] = {selector: read_section(paths.PARAMS, selector, str) for selector in SELECTORS}
     chosen["train"] = params.get("train", {})
-    chosen |= selected_presets(params, read_yaml(args.presets) | read_yaml(args.sources))
+    chosen |= selected_presets(params, read_yaml(paths.PRESETS) | read_yaml(paths.SOURCES))
 
     # Compare it with the record of the model, and with dvc.lock where there is one.
     trained_with = {f"train.{name}": value for name, value in record.items()}
     trained_with |= {f"models.{chosen['model.name']}.{name}": value for name, value in record["config"].items()}
-    lock = args.params.with_name(paths.LOCK.name)
-    if lock.exists():
-        trained_with |= read_lock(lock.parent).params
+    if paths.LOCK.exists():
+        trained_with |= read_lock().params
     for name, value in flatten(chosen).items():
         known = trained_with.get(name, value)
         if value != known:
