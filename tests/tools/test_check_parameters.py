@@ -134,6 +134,11 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, 
     ]
     content_of = {path: Path(path).read_bytes() for path in SCORES}
 
+    # The command by hand deletes nothing.
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    assert main([]) == 0
+    assert all(Path(path).exists() for path in SCORES)
+
     for changed, stage, left in cases:
         for path, content in content_of.items():
             Path(path).write_bytes(content)
@@ -147,12 +152,3 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, 
     # The first run of all has no dvc.lock.
     Path("dvc.lock").unlink()
     assert check_in_stage(monkeypatch, "fetch") == []
-
-
-def test_the_first_run_and_the_command_by_hand_keep_the_metrics(committed, monkeypatch):
-    committed.change(**{"train.seed": 2})
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-
-    assert main([]) == 0
-
-    assert all(Path(path).exists() for path in SCORES)

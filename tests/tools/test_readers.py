@@ -73,7 +73,6 @@ def test_the_window_is_one_document_that_every_sliding_layer_cuts():
 # Changed code.
 
 CHANGES = {
-    "another activation": lambda patch, model: patch.setattr(kernels, "gated_gelu", squared_relu),
     "a gelu without the tanh": lambda patch, model: patch.setattr(kernels, "gated_gelu", exact_gelu),
     "another scale": lambda patch, model: patch.setattr(model.layers[1].self_attn, "scale", 0.25),
     "another sliding window": lambda patch, model: patch.setattr(model.layers[0].self_attn, "window", 7),

@@ -435,7 +435,13 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("case", DAMAGES)
+# The sentences of the slow ones are those of `test_what_the_cache_lacks…`, too.
+SLOW = ("damaged in the cache", "lost from the cache")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in DAMAGES]
+)
 def test_a_wrong_output_is_named_with_the_command_that_mends_it(committed, capsys, case):
     damage, named = DAMAGES[case]
     command = damage()
