@@ -165,26 +165,32 @@ def test_from_a_checkpoint_the_weights_are_shown_but_not_the_checkpoint(run):
     assert sentence == f"{shown} Not shown: that checkpoint."
 
 
-@pytest.mark.parametrize(
-    ("steps", "shown", "said"),
-    [
-        (Steps(0, 20), ["best", "last"], "The weights in data/models are those that this code makes."),
-        (
-            Steps(0, 15),
-            ["best"],
-            "The best weights in data/models are those that this code makes. Not shown: the last weights.",
-        ),
-        (Steps(10, 20), ["last"], "the last weights in data/models. Not shown: the best weights, that checkpoint."),
-        (Steps(5, 10), [], "Steps 5 to 10 have the recorded bits. Not shown: the weights."),
-    ],
-)
-def test_what_was_shown_and_what_not_is_said(steps, shown, said):
-    assert tool.conclusion(steps, shown, {"init_sha256": None}).endswith(said)
+ALL_SHOWN = "The weights in data/models are those that this code makes"
+CONCLUSIONS = {
+    "whole": (Steps(0, 20), ["best", "last"], None, f"{ALL_SHOWN}."),
+    "of other weights": (Steps(0, 20), ["best", "last"], "ab", f"{ALL_SHOWN} of the recorded initial weights."),
+    "to the best": (
+        Steps(0, 15),
+        ["best"],
+        None,
+        "The best weights in data/models are those that this code makes. Not shown: the last weights.",
+    ),
+    "from a checkpoint": (
+        Steps(10, 20),
+        ["last"],
+        None,
+        "From the stored checkpoint of step 10 this code makes the last weights in data/models. "
+        "Not shown: the best weights, that checkpoint.",
+    ),
+    "neither": (Steps(5, 10), [], None, "Steps 5 to 10 have the recorded bits. Not shown: the weights."),
+}
 
 
-def test_weights_that_continue_others_are_said_to_be_of_these():
-    of_these = "The weights in data/models are those that this code makes of the recorded initial weights."
-    assert tool.conclusion(Steps(0, 20), ["best", "last"], {"init_sha256": "ab"}) == of_these
+@pytest.mark.parametrize("case", CONCLUSIONS)
+def test_what_was_shown_and_what_not_is_said(case):
+    steps, shown, init_sha256, said = CONCLUSIONS[case]
+
+    assert tool.conclusion(steps, shown, {"init_sha256": init_sha256}) == said
 
 
 def test_best_weights_count_only_if_the_steps_made_them(run):

@@ -363,7 +363,11 @@ def remove_lock_from_git() -> None:
     subprocess.run(["git", "commit", "-q", "-m", "no dvc.lock"], check=True)
 
 
-@pytest.mark.parametrize("change", [remove_lock_from_git, lambda: shutil.rmtree(".git")])
+def remove_git() -> None:
+    shutil.rmtree(".git")
+
+
+@pytest.mark.parametrize("change", [remove_lock_from_git, remove_git])
 def test_without_git_or_a_committed_run_nothing_is_compared(capsys, change):
     change()
 
@@ -583,7 +587,7 @@ def test_every_hash_that_a_record_holds_of_a_file_is_checked():
 
 
 @pytest.mark.parametrize(
-    ("digits", "end", "is_right"), [(64, "", True), (12, "", True), (7, "", False), (11, "x", False), (0, "", False)]
+    ("digits", "end", "is_right"), [(12, "", True), (7, "", False), (11, "x", False), (0, "", False)]
 )
 def test_a_shortened_hash_is_compared_to_its_last_digit(digits, end, is_right):
     file = Path("LICENSE")
