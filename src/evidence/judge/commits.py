@@ -148,14 +148,17 @@ def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], f
 
 def reject_shadowing(base: Commit, candidate: Commit) -> None:
     """Raise Forged if a new file of the candidate would be imported in place of a module of Python or of a package."""
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    new_code = [Path(file) for file in changed_files(base, candidate, kind="A") if file.endswith(suffixes)]
+    if not new_code:
+        return
     known = sys.stdlib_module_names | importlib.metadata.packages_distributions().keys()
     packages = {Path(file).parent for file in files_of(candidate) if Path(file).name == "__init__.py"}
-    for file in changed_files(base, candidate, kind="A"):
-        path = Path(file)
+    for path in new_code:
         module = path.parent if path.name == "__init__.py" else path
-        is_code = path.name.endswith(tuple(importlib.machinery.all_suffixes()))
-        if is_code and module.parent not in packages and module.name.split(".")[0] in known:
-            found = f"{file} would be imported in place of the module {module.name.split('.')[0]}"
+        name = module.name.split(".")[0]
+        if module.parent not in packages and name in known:
+            found = f"{path} would be imported in place of the module {name}"
             raise Forged(f"{found}, also by code that scores; give it another name")
 
 

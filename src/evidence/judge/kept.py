@@ -4,6 +4,7 @@ A runner is a command. It runs in the worktree, with the variables SEED, LOSSES 
 each document) and REPOSITORY (the folder in which judge was started).
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -47,6 +48,7 @@ def key_of(runner: Runner, commit: Commit) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
+@functools.cache
 def python_and_packages() -> list[str]:
     """Return the implementation and version of Python, and of each installed package."""
     installed = [f"{each.metadata['Name']}=={each.version}" for each in importlib.metadata.distributions()]
