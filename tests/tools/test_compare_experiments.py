@@ -1,5 +1,6 @@
 """compare on real experiments: its numbers are those of their files, and unsuitable runs are refused."""
 
+import contextlib
 import csv
 import io
 import json
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import dvc.api
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,24 +24,46 @@ from support.refusal import refused
 from support.workspace import Workspace
 from tools.compare.cli import main
 from tools.compare.seeds import START
+from tools.record.paths import DOCUMENT_LOSSES
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, finished):
-    """Return a workspace with the experiments base, seed2 and vocab (another tokenizer); the last is checked out."""
+    """Return a workspace with the experiments base, seed2 and vocab (another tokenizer); the last is checked out.
+
+    base has run; DVC recorded edited losses as those of the others.
+    """
     workspace = Workspace(tmp_path_factory.mktemp("compare"), finished)
     workspace.run("dvc", "exp", "save", "--name", "base")
-    save_experiment(workspace, "seed2", **{"train.seed": 2})
-    save_experiment(workspace, "vocab", **{"train.seed": 1, "tokenizers.bpe.vocab_size": 320})
+    save_experiment(workspace, "seed2", 1.01, **{"train.seed": 2})
+    save_experiment(workspace, "vocab", 1.02, **{"train.seed": 1, "tokenizers.bpe.vocab_size": 320})
     return workspace
 
 
-def save_experiment(workspace: Workspace, name: str, **values) -> None:
-    """Run the stages in this process, which takes a third of the time of `dvc exp run`."""
+def save_experiment(workspace: Workspace, name: str, factor: float, **values) -> None:
+    """Record an experiment with these parameters, whose losses are multiples of those of base, a little uneven."""
     workspace.change(**values)
-    workspace.run_stages()
+    path = workspace.folder / DOCUMENT_LOSSES
+    losses = pq.read_table(path)
+    uneven = np.linspace(factor - 0.01, factor + 0.01, len(losses))
+    path.unlink()  # a link to DVC's cache
+    column = losses.column_names.index("nats")
+    pq.write_table(losses.set_column(column, "nats", pa.array(losses["nats"].to_numpy() * uneven)), path)
     workspace.run("dvc", "commit", "--force")
     workspace.run("dvc", "exp", "save", "--name", name)
+
+
+@pytest.fixture(scope="module")
+def losses(workspace) -> dict[str, pa.Table]:
+    """Return the losses of each experiment, read by DVC's own API."""
+    names = ("base", "seed2", "vocab")
+    with contextlib.chdir(workspace.folder):
+        contents = {name: dvc.api.read(str(DOCUMENT_LOSSES), rev=name, mode="rb") for name in names}
+    return {name: pq.read_table(io.BytesIO(content)) for name, content in contents.items()}
+
+
+def bits_per_byte(losses: pa.Table) -> float:
+    return losses["nats"].to_numpy().sum() / losses["utf8_bytes"].to_numpy().sum() / np.log(2)
 
 
 class Done(NamedTuple):
@@ -66,41 +90,49 @@ def compare(workspace, monkeypatch, capsys):
     return run_it
 
 
-def measured(name: str) -> dict:
-    """Return the evaluation details of an experiment of the current folder, read by DVC's own API."""
-    return json.loads(dvc.api.read("data/evaluation/details.json", rev=name))
-
-
 # The numbers.
 
 
-def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, compare):
-    """`workspace` is `vocab`, and counts once."""
+def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, compare, losses):
+    """`workspace` is `vocab`, and counts once. It started from a later commit."""
+    start = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
+    workspace.run("git", "commit", "-q", "--allow-empty", "-m", "later")
+    later = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
     before = workspace.run("git", "status", "--porcelain", "--ignored").stdout
 
     done = compare("base", "vocab", "workspace", "--json")
-    lines = compare("base", "vocab").lines
+    lines = compare("base", "vocab", "workspace", "--cite").lines
 
     # Standard output is one document, and no file changed.
     document = read_document(done.output)
     check_document(document)
     assert (done.status, done.errors) == (0, "")
     assert workspace.run("git", "status", "--porcelain", "--ignored").stdout == before
+    workspace.run("git", "reset", "-q", "--soft", "HEAD~1")
 
-    # The numbers are those of the metrics, and what differs is named, without the seed.
-    base = measured("base")
-    vocab = measured("vocab")
-    delta = vocab["bits_per_byte"] - base["bits_per_byte"]
+    # The numbers are those of the losses, and what differs is named, without the seed.
+    of_base, of_vocab = (bits_per_byte(losses[name]) for name in ("base", "vocab"))
     (comparison,) = document["comparisons"]
-    assert vocab["tokens"] != base["tokens"]
-    assert document["groups"][1]["repeats"] == [{"name": "workspace", "of": "vocab"}]
-    assert document["documents"]["number"] == base["documents"]
-    assert comparison["documents"]["difference"] == pytest.approx(delta)
+    base, vocab = document["groups"]
+    assert (base["bits_per_byte"], vocab["bits_per_byte"]) == pytest.approx((of_base, of_vocab))
+    assert base["bits_per_byte"] == pytest.approx(json.loads(Path("metrics/eval.json").read_text())["bits_per_byte"])
+    assert vocab["repeats"] == [{"name": "workspace", "of": "vocab"}]
+    assert document["documents"]["number"] == 38
+    assert comparison["documents"]["difference"] == pytest.approx(of_vocab - of_base)
     assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
-    assert f"{delta:+.4f} bits per byte (95 % interval over 38 documents " in lines[0]
+    assert f"{of_vocab - of_base:+.4f} bits per byte (95 % interval over 38 documents " in lines[0]
     assert "Differs: tokenizers.*.vocab_size 400 → 320." in lines
 
+    # A citation names the text and the commits that the runs started from.
+    source = json.loads(Path("data/processed_datasets/validation.json").read_text())["source"]
+    (sentence,) = [line for line in lines if line.startswith("On 38 validation documents")]
+    assert f"bytes) of {source['name']}: {lines[0]} The interval over documents decides. Differs: " in sentence
+    text = f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}."
+    assert lines[-1].startswith("Table: ")
+    assert lines[-1].endswith(text)
 
+
+@pytest.mark.slow
 def test_patterns_name_experiments_and_those_that_are_not_finished(workspace, compare):
     workspace.run("dvc", "exp", "run", "--queue", "--name", "seed9", "-S", "train.seed=9")
 
@@ -116,69 +148,43 @@ def test_patterns_name_experiments_and_those_that_are_not_finished(workspace, co
     assert f"{said}." in alone.lines
 
 
-def test_the_files_of_code_that_differ_are_named(workspace, compare):
-    """One that was edited since its run is not named: dvc.lock has the hash of the former code."""
-    path = workspace.folder / "src/lm/evaluate/samples.py"
-    before = path.read_text()
-    path.write_text(before + "# changed\n")
+def test_a_workspace_is_its_run_and_not_the_files_that_were_edited_since(workspace, compare):
+    """Code that was edited is not named, because dvc.lock has the hash of the former code; parameters are warned of."""
+    edited = {name: workspace.folder / name for name in ("src/lm/evaluate/samples.py", "params.yaml", "dvc.lock")}
+    before = {path: path.read_text() for path in edited.values()}
+    code = edited["src/lm/evaluate/samples.py"]
+    code.write_text(before[code] + "# changed\n")
+    workspace.change(**{"train.peak_lr": 0.5})
 
     after_the_edit = compare("vocab", "workspace")
+    of_others = compare("base", "vocab")
+    edited["params.yaml"].write_text(before[edited["params.yaml"]])
     workspace.run("dvc", "commit", "--force", "eval")
     after_a_run = compare("vocab", "workspace")
-    path.write_text(before)
-    workspace.run("dvc", "commit", "--force", "eval")
-
-    assert "samples.py" not in after_the_edit.output
-    assert "Differs: src/lm/evaluate/samples.py." in after_a_run.lines
-
-
-def test_a_citation_names_the_text_and_the_commits_that_experiments_started_from(workspace, compare):
-    start = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
-    workspace.run("git", "commit", "-q", "--allow-empty", "-m", "later")
-    try:
-        done = compare("base", "vocab", "workspace", "--cite")
-        later = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
-    finally:
-        workspace.run("git", "reset", "-q", "--soft", "HEAD~1")
-
-    source = json.loads(dvc.api.read("data/processed_datasets/validation.json", rev="base"))["source"]
-    (sentence,) = [line for line in done.lines if line.startswith("On 38 validation documents")]
-    assert f"bytes) of {source['name']}: {done.lines[0]} The interval over documents decides. Differs: " in sentence
-    text = f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}."
-    assert done.lines[-1].startswith("Table: ")
-    assert done.lines[-1].endswith(text)
-
-
-def test_parameters_of_the_workspace_that_did_not_run_are_warned_of(workspace, compare):
-    content = Path("params.yaml").read_text()
-    workspace.change(**{"train.peak_lr": 0.5})
-    try:
-        of_workspace = compare("base", "workspace")
-        of_others = compare("base", "vocab")
-    finally:
-        Path("params.yaml").write_text(content)
+    for path, content in before.items():
+        path.write_text(content)
 
     warning = "warning: workspace is the last run, and train.peak_lr 0.01 → 0.5 changed since; `dvc repro` computes it"
-    assert of_workspace.errors.splitlines() == [warning]
+    assert after_the_edit.errors.splitlines() == [warning]
     assert of_others.errors == ""
-    assert compare("base", "workspace").errors == ""
+    assert "samples.py" not in after_the_edit.output
+    assert "Differs: src/lm/evaluate/samples.py." in after_a_run.lines
 
 
 # Tables.
 
 
 @pytest.fixture
-def tables(workspace, monkeypatch) -> list[str]:
+def tables(workspace, losses, monkeypatch) -> list[str]:
     """The losses of base and vocab, as other programs write them: a CSV and a TSV."""
     monkeypatch.chdir(workspace.folder)
     names = {"base.csv": ",", "vocab.tsv": "\t"}
     for name, delimiter in names.items():
-        content = dvc.api.read("data/evaluation/document_losses.parquet", rev=Path(name).stem, mode="rb")
-        losses = pq.read_table(io.BytesIO(content)).to_pylist()
         with open(name, "w") as file:
             rows = csv.writer(file, delimiter=delimiter)
             rows.writerow(["run", "document", "nats", "utf8_bytes"])
-            rows.writerows([name, i, row["nats"], row["utf8_bytes"]] for i, row in enumerate(losses))
+            of_documents = losses[Path(name).stem].to_pylist()
+            rows.writerows([name, i, row["nats"], row["utf8_bytes"]] for i, row in enumerate(of_documents))
     yield [*names]
     for name in names:
         Path(name).unlink()
@@ -194,15 +200,13 @@ def test_tables_are_compared_by_the_command_evidence(compare, tables, capsys):
 
 
 @pytest.mark.parametrize(("names", "baseline"), [(["base", "vocab.tsv"], "base"), (["vocab.tsv", "base"], "vocab.tsv")])
-def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, tables, names, baseline):
-    recorded = read_document(compare("base", "vocab", "--json").output)["comparisons"][0]
-
+def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, tables, losses, names, baseline):
     done = compare(*names, "--json")
 
     (comparison,) = read_document(done.output)["comparisons"]
-    sign = 1 if baseline == "base" else -1
+    difference = bits_per_byte(losses["vocab"]) - bits_per_byte(losses["base"])
     assert comparison["baseline"] == baseline
-    assert comparison["documents"]["difference"] == pytest.approx(sign * recorded["documents"]["difference"])
+    assert comparison["documents"]["difference"] == pytest.approx(difference if baseline == "base" else -difference)
 
 
 def test_a_table_of_other_documents_is_refused(compare, tables):
@@ -222,6 +226,7 @@ def test_a_table_of_other_documents_is_refused(compare, tables):
 # More seeds.
 
 
+@pytest.mark.slow
 def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_seeds(workspace, compare):
     """The workspace has the parameters of `vocab`; the commands run as they are printed."""
     lines = compare("base", "seed2", "vocab").lines
@@ -244,19 +249,17 @@ def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_se
         assert name in queued
 
 
-def test_one_configuration_gives_its_noise_and_the_commands_for_more_seeds(workspace, compare):
-    done = compare("base", "seed2")
+def test_one_configuration_gives_its_noise_and_the_commands_for_more_seeds(compare, losses):
     document = read_document(compare("base", "seed2", "--json").output)
 
     check_document(document)
-    scores = [measured(name)["bits_per_byte"] for name in ("base", "seed2")]
-    assert f"`base…seed2`: {np.std(scores, ddof=1):.4f} bits per byte is the standard deviation over 2" in done.lines[0]
+    scores = [bits_per_byte(losses[name]) for name in ("base", "seed2")]
+    assert document["groups"][0]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
     assert document["comparisons"] == []
     command = (
         "dvc exp run --queue -n base-seeds -S 'train.seed=range(3,6)' -S presets.yaml:tokenizers.bpe.vocab_size=400"
     )
     assert document["commands_for_more_seeds"][0] == command
-    assert command in done.lines
 
 
 # What cannot be compared.
