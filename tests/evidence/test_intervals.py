@@ -3,70 +3,38 @@
 import numpy as np
 import pytest
 
+from benchmarks.quality.coverage import of_documents, of_items, populations
 from evidence.intervals import Estimate, dominating_documents, effective_documents, ratio_interval, studentized
-from support import ROOT
-from support.loss_cases import corpus
 
 NUM_EXPERIMENTS = 400
 
 
-class Documents:
-    """Documents of any length: the longer one is, the less both configurations differ (r = -0.56).
-
-    The rates follow those of the committed comparison, benchmarks/results/optimizers.csv.
-    """
-
-    def __init__(self):
-        path = ROOT / "benchmarks" / "results" / "optimizers.csv"
-        _, sizes, bits_a, bits_b = np.loadtxt(path, delimiter=",", skiprows=1, unpack=True)
-        rates = bits_b - bits_a
-        logs = np.log(sizes)
-        self.mean = logs.mean()
-        self.deviation = logs.std()
-        self.slope, start = np.polyfit(logs, rates, 1)
-        self.scatter = rates - start - self.slope * logs
-        # Weighted by size, the mean of a lognormal's logarithm is one variance higher.
-        self.true_ratio = self.slope * logs.var()
-
-    def draw(self, num_documents, rng) -> tuple[np.ndarray, np.ndarray]:
-        """Return rates and sizes."""
-        log_sizes = rng.normal(self.mean, self.deviation, num_documents)
-        scatter = rng.choice(self.scatter, num_documents)
-        rates = self.slope * (log_sizes - self.mean) + scatter
-        return rates, np.exp(log_sizes)
-
-
-@pytest.mark.parametrize("num_documents", [24, 96])
-def test_the_interval_covers_the_truth_where_length_matters(num_documents):
-    population = Documents()
-    rng = np.random.default_rng(num_documents)
-    p_values = []
-
-    for _ in range(NUM_EXPERIMENTS):
-        rates, sizes = population.draw(num_documents, rng)
-        errors = (rates - population.true_ratio) * sizes
-        estimate = ratio_interval(errors, sizes, rng, resamples=299)
-        p_values.append(estimate.p_value)
-
-    p_values = np.array(p_values)
-    assert 0.92 <= np.mean(p_values > 0.05) <= 0.985
-    assert np.mean(p_values <= 0.01) <= 0.04
-    assert 0.12 <= np.mean(p_values <= 0.25) <= 0.3
-
-
-def test_without_a_difference_p_is_uniform():
+@pytest.mark.parametrize(
+    ("population", "num_documents"),
+    [
+        ("difference that depends on length", 24),
+        ("difference that depends on length", 96),
+        ("difference independent of length", 96),
+    ],
+)
+def test_the_interval_covers_the_truth_and_p_is_small_as_often_as_it_should_be(population, num_documents):
     """Intervals that hold where the difference depends on the length are slightly wide where it does not."""
-    rng = np.random.default_rng(4)
-    p_values = []
+    truth, draw = populations()[population]
 
-    for _ in range(NUM_EXPERIMENTS):
-        nats_a, nats_b, sizes = corpus(rng, 96)
-        p_values.append(ratio_interval(nats_b - nats_a, sizes, rng, resamples=299).p_value)
+    found = of_documents(truth, draw, num_documents, NUM_EXPERIMENTS)
 
-    p_values = np.array(p_values)
-    assert 0.925 <= np.mean(p_values > 0.05) <= 0.99
-    for level in (0.25, 0.5, 0.75):
-        assert level - 0.12 <= np.mean(p_values <= level) <= level + 0.05
+    assert 0.92 <= found["coverage"] <= 0.99
+    assert found["p <= 0.01"] <= 0.04
+    assert 0.12 <= found["p <= 0.25"] <= 0.3
+    assert 0.33 <= found["p <= 0.5"] <= 0.55
+
+
+@pytest.mark.parametrize("num_documents", [12, 80])
+def test_items_of_one_document_count_as_dependent(num_documents):
+    """False positives within three standard errors of 5 %; with the items as independent there would be far more."""
+    found = of_items(num_documents, NUM_EXPERIMENTS)
+
+    assert found["coverage"] == pytest.approx(0.95, abs=3 * np.sqrt(0.05 * 0.95 / NUM_EXPERIMENTS))
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95])
