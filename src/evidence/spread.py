@@ -45,57 +45,40 @@ def pooled(spreads: Sequence[Spread]) -> Spread:
     return Spread(sum_of_squares / df if df else 0.0, df)
 
 
-# The power of the tests of difference.py. The tail of a significant difference in the wrong direction is below 1e-4.
+# The power of the tests of difference.py.
 
 
-def power_of_pairs(ratio: float, pairs: int, confidence: float) -> float:
-    """Return the probability that `paired` shows a true difference of `ratio` standard deviations of the pairs."""
-    df = pairs - 1
-    critical = stdtrit(df, (1 + confidence) / 2)
-    return _upper_tail(df, ratio * math.sqrt(pairs), critical)
+def power(ratio: float, seeds: int, are_pairs: bool, confidence: float) -> float:
+    """Return the probability that a true difference of `ratio` standard deviations is shown.
 
+    By `paired`, in deviations of the pairs; or by `welch`, with `seeds` of each side, in deviations of either side. The
+    tail of a significant difference in the wrong direction is below 1e-4, and left out.
 
-def power_of_sides(ratio: float, num_a: int, num_b: int, confidence: float) -> float:
-    """Return the probability that `welch` shows a true difference of `ratio` standard deviations, equal on both sides.
-
-    The fraction of side A in both sums of squares has a beta distribution and is independent of their total, whose
-    degrees of freedom are those of both sides. Given the fraction, Welch's own degrees of freedom are known, and its t
-    is a multiple of a noncentral one. The result is the mean over the fractions.
+    Welch's t has the noncentral distribution of Student's t with equal numbers of seeds, but degrees of freedom that
+    depend on the fraction that one side has of all squares. It has a beta distribution and is independent of their
+    total, so the result is the mean over the fractions.
     """
-    df_a = num_a - 1
-    df_b = num_b - 1
-    df = df_a + df_b
-    fraction = betaincinv(df_a / 2, df_b / 2, SPLITS)
-    of_a = fraction / (num_a * df_a)  # squared standard errors, as parts of the total of squares
-    of_b = (1 - fraction) / (num_b * df_b)
-    welch_df = (of_a + of_b) ** 2 / (of_a**2 / df_a + of_b**2 / df_b)
-    scale = 1 / num_a + 1 / num_b
-    critical = stdtrit(welch_df, (1 + confidence) / 2) * np.sqrt(df * (of_a + of_b) / scale)
-    return _upper_tail(df, ratio / math.sqrt(scale), critical)
-
-
-def _upper_tail(df: float, noncentrality: float, critical: np.ndarray | float) -> float:
-    """Return the mean of P(T > critical) of the noncentral t; for very large noncentralities SciPy has NaN, not 0."""
-    below = np.nan_to_num(nctdtr(df, noncentrality, critical), nan=0.0)
+    df = seeds - 1
+    upper = (1 + confidence) / 2
+    if are_pairs:
+        critical = stdtrit(df, upper)
+        noncentrality = ratio * math.sqrt(seeds)
+    else:
+        fraction = betaincinv(df / 2, df / 2, SPLITS)
+        critical = stdtrit(df / (fraction**2 + (1 - fraction) ** 2), upper)
+        noncentrality = ratio * math.sqrt(seeds / 2)
+        df = 2 * df
+    below = np.nan_to_num(nctdtr(df, noncentrality, critical), nan=0.0)  # SciPy has NaN for very large noncentralities
     return float(np.mean(1 - below))
 
 
 def detectable_ratio(seeds: int, are_pairs: bool, confidence: float) -> float:
     """Return the difference in standard deviations that so many seeds of each side show with POWER, by bisection."""
-
-    def power_of(ratio: float) -> float:
-        if are_pairs:
-            return power_of_pairs(ratio, seeds, confidence)
-        return power_of_sides(ratio, seeds, seeds, confidence)
-
     low = 0.0
-    high = 1.0
-    while power_of(high) < POWER:
-        low = high
-        high *= 2
-    for _ in range(40):
+    high = 1024.0
+    for _ in range(60):
         middle = (low + high) / 2
-        if power_of(middle) < POWER:
+        if power(middle, seeds, are_pairs, confidence) < POWER:
             low = middle
         else:
             high = middle
