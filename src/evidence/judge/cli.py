@@ -20,9 +20,9 @@ from evidence.errors import CandidateCrashed, EvidenceError, WrongInput
 from evidence.intervals import Estimate
 from evidence.judge.commits import commit_of_workspace, read_commit, reject_absent, reject_changed
 from evidence.judge.decision import LOOKS, MOST_SEEDS
-from evidence.judge.judgements import JUDGEMENTS, Judgement, read_judgements
+from evidence.judge.judgements import JUDGEMENTS, Judgement
 from evidence.judge.kept import Runner
-from evidence.judge.night import judge_candidate, only_judge
+from evidence.judge.night import judge_candidate
 from evidence.record import print_json
 
 SCHEMA = "reprolm.judge/3"
@@ -98,14 +98,12 @@ def judge(args: argparse.Namespace) -> Judgement:
     for path in args.input:
         if not path.is_file():
             raise WrongInput(f"--input is {path}; it must be a file")
+    base = read_commit(args.base, LEFT_OUT)
+    candidate = commit_of_workspace(LEFT_OUT)
+    reject_absent(base, args.fixed)
+    reject_changed(base, candidate, may_change=(), fixed=args.fixed)
     runner = Runner(tuple(args.run), tuple(args.input))
-    with only_judge():
-        former = read_judgements()
-        base = read_commit(args.base, LEFT_OUT)
-        candidate = commit_of_workspace(LEFT_OUT)
-        reject_absent(base, args.fixed)
-        reject_changed(base, candidate, may_change=(), fixed=args.fixed)
-        return judge_candidate(runner, base, candidate, former, args.seeds, args.first_seed, args.least_gain)
+    return judge_candidate(runner, base, candidate, args.seeds, args.first_seed, args.least_gain)
 
 
 def text_of(judged: Judgement) -> str:

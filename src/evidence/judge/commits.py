@@ -92,8 +92,8 @@ def scratch_index() -> Iterator[dict[str, str]]:
 def commit_of_workspace(left_out: Sequence[str]) -> Commit:
     """Return HEAD, or a commit of the workspace on top of it if they differ in more than what is left out.
 
-    The same files always give the same commit. The branches and the index of Git do not change. A file that the output
-    of this command is written to is left out, too.
+    The branches and the index of Git do not change. A file that the output of this command is written to is left out,
+    too.
     """
     head = read_commit("HEAD", left_out)
     with scratch_index() as index:
@@ -106,10 +106,7 @@ def commit_of_workspace(left_out: Sequence[str]) -> Commit:
         return head
     more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
     message = f"uncommitted: {', '.join(changed[:NAMED])}{more}"
-    date = git("log", "-1", "--format=%cI", "HEAD")
-    dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
-    commit = git(*IDENTITY, "commit-tree", tree, "-p", "HEAD", "-m", message, **dates)
-    return read_commit(commit, left_out)
+    return read_commit(git(*IDENTITY, "commit-tree", tree, "-p", "HEAD", "-m", message), left_out)
 
 
 def files_of_output() -> list[str]:

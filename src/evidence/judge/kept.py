@@ -34,18 +34,19 @@ class Runner(NamedTuple):
     inputs: tuple[Path, ...] = ()
 
 
-def key_of(runner: Runner, commit: Commit) -> str:
-    """Return a hash of all that decides a run but its seed.
+def folder_of(runner: Runner, commit: Commit) -> Path:
+    """Return where the losses of a commit are kept, a table for each seed: SEED.csv.
 
-    That are the files of the commit, the command, wherever its program lies, the files outside Git, and the Python and
-    the packages that run judge.
+    The name of the folder is a hash of all that decides a run but its seed: the files of the commit, the command,
+    wherever its program lies, the files outside Git, and the Python and the packages that run judge.
     """
     program, *arguments = runner.command
     words = [commit.tree, Path(program).name, *arguments, *python_and_packages()]
     for path in runner.inputs:
         with open(path, "rb") as file:
             words += [str(path), hashlib.file_digest(file, "sha256").hexdigest()]
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+    return own_folder() / "losses" / key
 
 
 @functools.cache
@@ -53,11 +54,6 @@ def python_and_packages() -> list[str]:
     """Return the implementation and version of Python, and of each installed package."""
     installed = [f"{each.metadata['Name']}=={each.version}" for each in importlib.metadata.distributions()]
     return [sys.implementation.name, sys.version, *sorted(installed)]
-
-
-def folder_of(runner: Runner, commit: Commit) -> Path:
-    """Return where the losses of a commit are kept, a table for each seed: SEED.csv."""
-    return own_folder() / "losses" / key_of(runner, commit)
 
 
 def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], is_base: bool) -> list[Run]:

@@ -15,6 +15,7 @@ from evidence.judge.judgements import (
     Judgement,
     Pair,
     judge,
+    read_judgements,
     reject_difference,
     row_of,
     write_judgements,
@@ -43,10 +44,9 @@ def judge_candidate(
     runner: Runner,
     base: Commit,
     candidate: Commit,
-    former: list[Judgement],
-    most_seeds: int = MOST_SEEDS,
-    first_seed: int = 1,
-    least_gain: float = 0.0,
+    most_seeds: int,
+    first_seed: int,
+    least_gain: float,
 ) -> Judgement:
     """Judge a candidate with more and more seeds until it is decided, or has `most_seeds`; record each judgement."""
     if base.tree == candidate.tree:
@@ -54,15 +54,17 @@ def judge_candidate(
     reject_shadowing(base, candidate)
     pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", first_seed, least_gain)
     num_seeds = min(LOOKS[0], most_seeds)
-    while True:
-        judged = judge_once(runner, base, candidate, former, pair, num_seeds)
-        decision = judged.decision
-        next_seeds = min(num_seeds + decision.more_seeds, most_seeds)
-        if next_seeds == num_seeds:
-            return judged
-        missing = next_seeds - num_seeds + seeds_of_base(next_seeds) - seeds_of_base(num_seeds)
-        print(f"judgement {judged.number}: {decision.reason}; at most {missing} runs follow", file=sys.stderr)
-        num_seeds = next_seeds
+    with only_judge():
+        former = read_judgements()
+        while True:
+            judged = judge_once(runner, base, candidate, former, pair, num_seeds)
+            decision = judged.decision
+            next_seeds = min(num_seeds + decision.more_seeds, most_seeds)
+            if next_seeds == num_seeds:
+                return judged
+            missing = next_seeds - num_seeds + seeds_of_base(next_seeds) - seeds_of_base(num_seeds)
+            print(f"judgement {judged.number}: {decision.reason}; at most {missing} runs follow", file=sys.stderr)
+            num_seeds = next_seeds
 
 
 def judge_once(

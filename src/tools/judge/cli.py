@@ -16,9 +16,9 @@ from pathlib import Path
 from evidence.errors import EvidenceError, WrongInput
 from evidence.judge.cli import LEFT_OUT, add_arguments, reject_wrong_arguments, say
 from evidence.judge.commits import Commit, commit_of_workspace, git, read_commit, reject_changed
-from evidence.judge.judgements import Judgement, read_judgements
+from evidence.judge.judgements import Judgement
 from evidence.judge.kept import Runner
-from evidence.judge.night import judge_candidate, only_judge
+from evidence.judge.night import judge_candidate
 from lm.core.errors import UserError, exit_with_status
 from lm.core.params import parse_yaml
 from tools.record.arguments import tool_parser
@@ -89,19 +89,16 @@ def files_outside_git(params: dict[str, object]) -> tuple[Path, ...]:
 def judge(args: argparse.Namespace) -> Judgement:
     """Judge the workspace against the base; record the judgement."""
     reject_wrong_arguments(args)
-    with only_judge():
-        # What is compared.
-        former = read_judgements()
-        base = read_commit(args.base, DECIDES_NOTHING)
-        candidate = commit_of_workspace(DECIDES_NOTHING)
-        reject_changed(base, candidate, MAY_CHANGE, SCORES)
-        params = read_params(base)
-        reject_incomparable(params, read_params(candidate), args.any_budget)
+    base = read_commit(args.base, DECIDES_NOTHING)
+    candidate = commit_of_workspace(DECIDES_NOTHING)
+    reject_changed(base, candidate, MAY_CHANGE, SCORES)
+    params = read_params(base)
+    reject_incomparable(params, read_params(candidate), args.any_budget)
 
-        # Run what is missing, and compare.
-        runner = Runner((sys.executable, "src", "judge_run"), files_outside_git(params))
-        first_seed = int(str(params[SEED]))
-        return judge_candidate(runner, base, candidate, former, args.seeds, first_seed, args.least_gain)
+    # Run what is missing, and compare.
+    runner = Runner((sys.executable, "src", "judge_run"), files_outside_git(params))
+    first_seed = int(str(params[SEED]))
+    return judge_candidate(runner, base, candidate, args.seeds, first_seed, args.least_gain)
 
 
 @exit_with_status
