@@ -20,7 +20,6 @@ from evidence.spread import LEAST_SEEDS, POWER, Power, noise_of, spread_of, what
 
 VERSION = 2  # of the meaning of a signature, the number of the JSON schema
 FEW_DOCUMENTS = 30  # effective number below which the report warns
-SAID = ("same_configuration", "single_runs")  # kinds of notes that `basis_sentence` says
 
 
 # Sentences.
@@ -39,6 +38,19 @@ def answers(found: Comparisons) -> list[str]:
     if not found.differences:
         lines += describe_noise(found.groups[0], found.confidence)
     return lines
+
+
+def explanations(found: Comparisons) -> list[str]:
+    """Return of what the verdicts are true, what more seeds would show, and warnings."""
+    lines = [basis_sentence(each) for each in found.differences]
+    lines += [power_line(each, found.confidence) for each in found.differences]
+    lines += [note.text for each in found.differences for note in notes_of(each)]
+    return lines
+
+
+def distinct(lines: Sequence[str]) -> list[str]:
+    """Return each line once, without empty ones."""
+    return [line for line in dict.fromkeys(lines) if line]
 
 
 def answer(found: Difference, num_tests: int, confidence: float) -> str:

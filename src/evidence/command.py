@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidence.answer import SAID, answers, basis_sentence, citation, notes_of, power_line
+from evidence.answer import answers, citation, distinct, explanations
 from evidence.difference import BETTER, Comparisons, Options, compare
 from evidence.errors import EvidenceError
 from evidence.judge.cli import main as judge
@@ -67,11 +67,7 @@ def compare_tables(args: argparse.Namespace, runs: list[Run]) -> int:
     if args.json:
         print_json(COMPARE, record(found))
         return status_of(found, args.require)
-    lines = answers(found)
-    lines += map(basis_sentence, found.differences)
-    lines += [power_line(each, found.confidence) for each in found.differences]
-    lines += [note.text for each in found.differences for note in notes_of(each) if note.kind not in SAID]
-    lines = [line for line in dict.fromkeys(lines) if line]
+    lines = distinct([*answers(found), *explanations(found)])
     if args.cite:
         lines += ["", *citation(found, [""] * len(found.differences))]
     print("\n".join(lines))

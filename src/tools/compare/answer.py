@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from evidence.answer import SAID, answers, basis_sentence, citation, power_line
+from evidence.answer import answers, citation, distinct, explanations
 from evidence.difference import NOT_SHOWN, SEEDS, Comparisons, Difference
 from evidence.runs import Group
 from tools.compare.facts import as_in_yaml, different_inputs, different_parameters, notes_of
@@ -13,7 +13,6 @@ from tools.record.run import Facts
 NAMED = 4  # things that differ
 DIGITS = 12  # of a commit, and of a hash
 MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of the paths of what stages make
-MISLEADING = ("lossy_tokenizer", "other_context", "validation_loss")  # kinds of notes that come first
 
 
 def difference_line(found: Difference, facts: Mapping[str, Facts]) -> str:
@@ -41,18 +40,15 @@ def difference_line(found: Difference, facts: Mapping[str, Facts]) -> str:
 def summary(found: Comparisons, facts: Mapping[str, Facts], commands: list[str], unfinished: str) -> list[str]:
     """Return the answers, and what a reader needs to use them, the most important first."""
     differences = found.differences
-    notes = [note for each in differences for note in notes_of(each, facts)]
-    lines = answers(found)
-    lines += [unfinished] if unfinished else []
-    lines += [note.text for note in notes if note.kind in MISLEADING]
+    lines = [*answers(found), unfinished]
+    lines += [note.text for each in differences for note in notes_of(each, facts)]
     for each in differences:
         line = difference_line(each, facts)
         lines.append(f"`{each.b.name}`: {line}" if differences[1:] else line)
-    lines += map(basis_sentence, differences)
-    lines += [power_line(each, found.confidence) for each in differences]
-    lines += ["To run the missing seeds:", *commands] if commands else []
-    lines += [note.text for note in notes if note.kind not in (*MISLEADING, *SAID)]
-    return [line for line in dict.fromkeys(lines) if line]
+    lines += explanations(found)
+    if commands:
+        lines += ["To run the missing seeds:", *commands]
+    return distinct(lines)
 
 
 def groups_to_extend(found: Comparisons) -> list[Group]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from evidence import answer
 from evidence.answer import Note
 from evidence.difference import Difference
 from evidence.runs import Group
@@ -65,11 +64,6 @@ def same_until(a: Facts, b: Facts) -> int | None:
 
 
 def notes_of(comparison: Difference, facts: Mapping[str, Facts]) -> list[Note]:
-    """Return the warnings of a comparison."""
-    return notes_of_records(comparison, facts) + answer.notes_of(comparison)
-
-
-def notes_of_records(comparison: Difference, facts: Mapping[str, Facts]) -> list[Note]:
     """Return the warnings that do not follow from the losses."""
     a = comparison.a
     b = comparison.b

@@ -26,7 +26,7 @@ def record(found: Comparisons, facts: Mapping[str, Facts]) -> dict:
             for path, files, of_a, of_b in different_inputs(a, b, facts)
         ]
         recorded["same_until"] = same_until(facts[a.runs[0].name], facts[b.runs[0].name])
-        recorded["warnings"] = [note._asdict() for note in notes_of(difference, facts)]
+        recorded["warnings"] = [note._asdict() for note in notes_of(difference, facts)] + recorded["warnings"]
     return content
 
 
