@@ -117,17 +117,16 @@ def test_more_seeds_are_asked_for_until_a_difference_over_seeds_is_shown(others,
     assert [side.name for side in groups_to_extend(found)] == asked_for
 
 
-def test_the_time_of_the_missing_seeds_is_that_of_each_of_them(monkeypatch):
-    """Four runs of 120 s, and one of 60 s: 9 minutes."""
-    a = [run("a", 1).but(train_seconds=120.0)]
-    b = [each.but(train_seconds=60.0) for each in seeds_of("b", (1, 2, 3, 4), params=WIDER)]
-    monkeypatch.setattr(cli, "queue_commands", lambda *arguments: ["queue"])
+def test_sides_that_lack_seeds_get_them_under_names_of_their_own_and_are_compared_again(monkeypatch):
+    a = [run("a", 1)]
+    b = seeds_of("b", (1, 2, 3, 4), params=WIDER)
+    monkeypatch.setattr(cli, "queue_commands", lambda name, params, inputs, seeds, new: [f"{name} {seeds} {new}"])
     monkeypatch.setattr(cli, "experiment_names", list)
 
     sides = [Group("a", a, []), Group("b", b, [])]
-    *_, begin, again = cli.commands_for_more_seeds(sides, facts_of(*a, *b), ["a", "b*"])
+    *commands, _, again = cli.commands_for_more_seeds(sides, facts_of(*a, *b), ["a", "b*"])
 
-    assert "about 9 min of training here" in begin
+    assert commands == ["a [2, 3, 4, 5] a-seeds", "b-1 [5] b-seeds"]
     assert again == "python src compare a 'b*' 'a-seeds-*' b-seeds"
 
 

@@ -4,7 +4,6 @@ import contextlib
 import csv
 import io
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -233,12 +232,10 @@ def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_se
     start = lines.index("To run the missing seeds:") + 1
     commands = lines[start : start + 4]
 
-    begin = commands[2]
-    assert re.fullmatch(re.escape(START) + r": about \d+ min of training here, one run after the other", begin)
     assert commands == [
-        "dvc exp run --queue -n base-seeds -S 'train.seed=range(3,6)' -S presets.yaml:tokenizers.bpe.vocab_size=400",
-        "dvc exp run --queue -n vocab-seeds -S 'train.seed=range(2,6)'",
-        begin,
+        "dvc exp run --queue -n base-seeds -S train.seed=3,4,5 -S presets.yaml:tokenizers.bpe.vocab_size=400",
+        "dvc exp run --queue -n vocab-seeds -S train.seed=2,3,4,5",
+        START,
         "python src compare base seed2 vocab 'base-seeds-*' 'vocab-seeds-*'",
     ]
     for command in commands[:2]:
@@ -256,9 +253,7 @@ def test_one_configuration_gives_its_noise_and_the_commands_for_more_seeds(compa
     scores = [bits_per_byte(losses[name]) for name in ("base", "seed2")]
     assert document["groups"][0]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
     assert document["comparisons"] == []
-    command = (
-        "dvc exp run --queue -n base-seeds -S 'train.seed=range(3,6)' -S presets.yaml:tokenizers.bpe.vocab_size=400"
-    )
+    command = "dvc exp run --queue -n base-seeds -S train.seed=3,4,5 -S presets.yaml:tokenizers.bpe.vocab_size=400"
     assert document["commands_for_more_seeds"][0] == command
 
 

@@ -70,25 +70,17 @@ def commands_for_more_seeds(sides: list[Group], facts: Mapping[str, Facts], give
     of_all = [side.seeds for side in sides]
     commands = []
     names = []
-    seconds: list[float | None] = []  # of training, of each missing run
     for side in sides:
         seeds = missing_seeds(side.seeds, of_all)
-        if not seeds:
-            continue
-        first = side.runs[0].name
-        seconds += [facts[first].train_seconds] * len(seeds)
-        name = free_name(first, taken)
-        taken.append(name)
-        names.append(pattern_of(name, seeds))
-        commands += queue_commands(first, facts[first].params, facts[first].inputs, seeds, name)
+        if seeds:
+            first = side.runs[0].name
+            name = free_name(first, taken)
+            taken.append(name)
+            names.append(pattern_of(name, seeds))
+            commands += queue_commands(first, facts[first].params, facts[first].inputs, seeds, name)
     if not commands:
         return []
-    again = shlex.join(["python", "src", "compare", *given, *names])
-    known = [each for each in seconds if each is not None]
-    duration = ""
-    if known == seconds:
-        duration = f": about {max(1, round(sum(known) / 60))} min of training here, one run after the other"
-    return [*commands, f"{START}{duration}", again]
+    return [*commands, START, shlex.join(["python", "src", "compare", *given, *names])]
 
 
 def unrun_parameters(names: list[str]) -> str:

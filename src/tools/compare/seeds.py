@@ -55,7 +55,7 @@ def queue_commands(
     `run` is the name of a run of this configuration, `params` and `inputs` are its own (`Run`). If the folder has other
     code, data or presets than that run, the first line is a comment that says so.
     """
-    words = ["dvc", "exp", "run", "--queue", "-n", name, "-S", f"{SEED}={sweep(seeds)}"]
+    words = ["dvc", "exp", "run", "--queue", "-n", name, "-S", f"{SEED}={','.join(map(str, seeds))}"]
     changed = changed_inputs(inputs)
     settings = settings_of(params)
     if changed or settings is None:
@@ -64,15 +64,6 @@ def queue_commands(
     for setting in settings:
         words += ["-S", setting]
     return [shlex.join(words)]
-
-
-def sweep(seeds: list[int]) -> str:
-    """Return seeds as the value of a sweep: "range(2,6)", "2,4,5", "2"."""
-    first = seeds[0]
-    last = seeds[-1]
-    if len(seeds) > 1 and seeds == list(range(first, last + 1)):
-        return f"range({first},{last + 1})"
-    return ",".join(map(str, seeds))
 
 
 def changed_inputs(inputs: Mapping[str, str]) -> list[str]:
