@@ -53,18 +53,14 @@ def judge_candidate(
         raise WrongInput(f"nothing differs from {base.short}; change something, or name an earlier commit as base")
     reject_shadowing(base, candidate)
     pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", first_seed, least_gain)
-    num_seeds = min(LOOKS[0], most_seeds)
     with only_judge():
         former = read_judgements()
-        while True:
+        for num_seeds in sorted({min(look, most_seeds) for look in LOOKS}):
             judged = judge_once(runner, base, candidate, former, pair, num_seeds)
-            decision = judged.decision
-            next_seeds = min(num_seeds + decision.more_seeds, most_seeds)
-            if next_seeds == num_seeds:
-                return judged
-            missing = next_seeds - num_seeds + seeds_of_base(next_seeds) - seeds_of_base(num_seeds)
-            print(f"judgement {judged.number}: {decision.reason}; at most {missing} runs follow", file=sys.stderr)
-            num_seeds = next_seeds
+            print(f"judgement {judged.number}: {judged.decision.reason}", file=sys.stderr)
+            if judged.decision.answer != "undecided":
+                break
+        return judged
 
 
 def judge_once(
