@@ -2,11 +2,11 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/quality/interval_coverage.py  # writes results/interval_coverage.json
 
-`coverage.py` says what is drawn.
+`simulations.py` says what is drawn.
 """
 
 from evidence.difference import paired, welch
-from quality.coverage import RESAMPLES, TRIALS, TRUTH, of_deviation, of_documents, of_items, of_seeds, populations
+from quality.simulations import RESAMPLES, TRIALS, TRUTH, of_deviation, of_documents, of_items, of_seeds, populations
 from result import RESULTS, write_result
 
 

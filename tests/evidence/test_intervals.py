@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.quality.coverage import of_documents, of_items, populations
+from benchmarks.quality.simulations import of_documents, of_items, populations
 from evidence.intervals import Estimate, dominating_documents, effective_documents, ratio_interval, studentized
 
 NUM_EXPERIMENTS = 400
