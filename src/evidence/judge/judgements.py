@@ -170,18 +170,12 @@ def parse(row: list[str]) -> tuple[Pair, Figures, Fresh | None]:
     """Return what a row judged, its figures and its fresh runs; ValueError if a value is missing, or no number."""
     values: dict[str, Any] = dict(zip(columns(), row, strict=True))
     for name in ("first_seed", "least_gain", *Figures._fields, *FRESH):
-        values[name] = number_of(values[name])
+        kind = int if name.endswith(("seed", "seeds")) else float
+        values[name] = kind(values[name]) if values[name] else None
     pair = Pair(*(values[name] for name in Pair._fields))
     figures = Figures(*(values[name] for name in Figures._fields))
     fresh = Fresh(*(values[name] for name in FRESH))
     return pair, figures, fresh if fresh.seed else None
-
-
-def number_of(text: str) -> float | int | None:
-    """Return a number as `written` wrote it, and None as nothing."""
-    if not text:
-        return None
-    return int(text) if text.isdecimal() else float(text)
 
 
 def reject_difference(recorded: list[str], found: list[str], where: str, source: str) -> None:
