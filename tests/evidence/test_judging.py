@@ -187,6 +187,14 @@ def test_the_figures_are_those_of_the_losses():
     assert figures.documents_low < figures.pairs_mean < figures.documents_high
 
 
+def test_pairs_that_differ_by_rounding_errors_alone_have_no_spread():
+    sizes = np.arange(50, 70)
+    base = [Run(name="", seed=seed, values=sizes * (1 + seed / 7), sizes=sizes) for seed in range(5)]
+    candidate = [Run(name="", seed=run.seed, values=run.values - sizes / 10, sizes=sizes) for run in base]
+
+    assert figures_of(base, candidate).pairs_sd == 0
+
+
 # The table of judgements.
 
 
