@@ -79,18 +79,6 @@ def project(tmp_path, monkeypatch):
     return make
 
 
-def test_the_bytes_of_a_document_are_those_of_its_text(project):
-    texts = ["naïve é", "漢字 \N{GRINNING FACE}", "e\N{COMBINING ACUTE ACCENT}"]
-    project(["plain"], texts)
-
-    run_audit()
-
-    table = pq.read_table("audit/contamination.parquet")
-    assert table["utf8_bytes"].to_pylist() == [len(text.encode()) for text in texts]
-    sidecar = read_json("out/validation.json")
-    assert table.schema.metadata[b"validation_sha256"].decode() == sidecar["sha256"]
-
-
 def kinds_of(row: dict) -> list[str]:
     """Return the kinds of duplicates that a row of duplicates.parquet marks."""
     return [kind for kind in KINDS if row[kind]]
@@ -127,7 +115,6 @@ LONGEST = "few documents decide the score"
     [
         ([f" {text} " for text in TWENTY[:1]], TWENTY, 1, None),
         ([f" {text} " for text in TWENTY[:2]], TWENTY, 2, COPIES),
-        ([f"{text}, and more" for text in TEN[:2]], TEN, 0, None),
         ([f"{text}, and more" for text in TEN[:3]], TEN, 0, CONTAMINATED),
         ([], [f"{number:03d}" * 30 for number in range(10)] + ["x" * 100], 0, None),
         ([], [f"{number:03d}" * 30 for number in range(10)] + ["x" * 101], 0, LONGEST),
@@ -144,26 +131,16 @@ def test_text_that_makes_a_score_doubtful_is_warned_of(project, capsys, train, v
         assert (each in said.err) == (each == warning)
 
 
-def test_the_card_describes_the_vocabulary(project):
-    """Each token is a byte; two of them are the two bytes of ü, neither of which is a character."""
-    project(["abc 12", "Zürich!"], ["d"])
-
-    vocabulary = run_audit()["tokenizer"]
-
-    used_bytes = set("abc 12Zürich!".encode())
-    assert vocabulary["unused_entries"] == 256 - len(used_bytes)
-    assert vocabulary["single_byte_fraction"] == 1.0
-    assert len(vocabulary["longest"]) == 10
-    assert vocabulary["scripts"]["digits"] == {"tokens": 2, "bytes_per_token": 1.0}
-    assert vocabulary["scripts"]["incomplete"]["tokens"] == 2
-    assert "validation_sources" not in vocabulary
-
-
 def test_the_card_counts_each_split(project):
     """A token is a byte, or the end of a document."""
     project(["naïve text", "more of it"], ["é" * 5])
 
     card = run_audit()
+
+    table = pq.read_table("audit/contamination.parquet")
+    assert table["utf8_bytes"].to_pylist() == [10]
+    sha256 = read_json("out/validation.json")["sha256"]
+    assert table.schema.metadata[b"validation_sha256"].decode() == sha256
 
     assert card["train"] == {
         "documents": 2,
@@ -182,16 +159,6 @@ def test_the_card_counts_each_split(project):
         "tokens_per_document": 11,
     }
     assert read_json("metrics/data.json") == {"bytes_per_token": 21 / 23, "contaminated_fraction": 0.0}
-
-
-def test_another_tokenizer_is_refused(project, capsys):
-    project(["abc"], ["d"])
-    meta = read_json("tokenizer/meta.json")
-    write_json("tokenizer/meta.json", meta | {"encoding": "another"})
-
-    status = audit.main(AUDIT)
-
-    refused(status, capsys.readouterr().err, 4, "out/train.bin: made with tokenizer")
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +14,6 @@ from lm.text.documents import open_manifest
 from support import ROOT
 from support.mixture_cases import WHOLE, mixed
 from support.refusal import files_below, refused
-from support.stages import change_params
 from support.texts import sentences, write_sentences
 
 FETCH = ["--raw", "raw"]
@@ -70,17 +68,9 @@ def write(tmp_path, monkeypatch):
     Path("presets.yaml").write_text((ROOT / "presets.yaml").read_text())
     params = read_yaml(ROOT / "params.yaml")
 
-    def write(mix=None, selected="mix", **sources):
-        chosen = {
-            "data": {"source": selected},
-            "local": {"path": "texts"},
-        }
-        entries = {
-            "a": source("a", A),
-            "b": source("b", B),
-            "mix": mix or mixture(),
-        }
-        write_json("params.yaml", params | chosen)
+    def write(mix, **sources):
+        entries = {"a": source("a", A), "b": source("b", B), "mix": mix}
+        write_json("params.yaml", params | {"data": {"source": "mix"}, "local": {"path": "texts"}})
         write_json("sources.yaml", {"sources": entries | sources})
 
     return write
@@ -113,57 +103,8 @@ def test_the_text_is_written_once_in_the_order_of_the_mixture_by_its_weights(wri
     assert sizes[is_of_a].sum() == pytest.approx(sizes.sum() / 4, abs=max(map(len, A)))
 
 
-def test_a_weight_of_0_keeps_a_source_out_of_training(write):
-    write(mixture(a=1, b=0))
-
-    assert fetch.main(FETCH) == 0
-
-    assert set(columns_of("train")["source"]) == {"a"}
-    assert set(columns_of("validation")["source"]) == {"a", "b"}
-
-
-def test_other_weights_change_the_training_text_alone(write):
-    write()
-    assert fetch.main(FETCH) == 0
-    before = files_below(Path("raw"))
-
-    change_params(Path(), {"sources.mix.train.weights.a": 5})
-    assert fetch.main(FETCH) == 0
-
-    after = files_below(Path("raw"))
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"manifest.json", "train.parquet"}
-
-
-def test_files_of_different_string_types_are_joined(write):
-    for name, type in {"a": pa.string(), "b": pa.large_string()}.items():
-        texts = pa.array([f"{name} 1", f"{name} 2"], type)
-        pq.write_table(pa.table({"text": texts}), f"texts/{name}.parquet")
-    own = source("*", A) | {
-        "fetch": LOCAL | {"include": "*.parquet"},
-        "train": whole("text"),
-        "validation": whole("text"),
-    }
-    write(own=own, selected="own")
-
-    assert fetch.main(FETCH) == 0
-
-    assert columns_of("text")["text"] == ["a 1", "a 2", "b 1", "b 2"]
-
-
-def test_a_name_of_a_source_is_not_a_path(write, tmp_path):
-    """A key of sources.yaml may be any string."""
-    name = f"{tmp_path}/out"
-    write(selected=name, **{name: source("a", A)})
-
-    assert fetch.main(FETCH) == 0
-
-    assert list(open_manifest(Path("raw"))["sources"]) == [name]
-    assert not Path(name).exists()
-
-
 def test_a_failed_fetch_leaves_the_folder(write, capsys):
-    write()
+    write(mixture())
     assert fetch.main(FETCH) == 0
     before = files_below(Path("raw"))
 
@@ -179,10 +120,8 @@ OVERLAP = {
     "train": whole("t"),
     "validation": whole("t"),
 }
-WITHOUT_WEIGHTS = mixture() | {"train": whole("train")}
 # A wrong mixture, and what the sentence has.
 REFUSED = [
-    (mixture([]), "mix.fetch.sources is empty"),
     (mixture(["a", "a"]), "mix.fetch.sources is a list with 'a' twice"),
     (mixture(["a", "x"]), "mix.fetch.sources names 'x'"),
     (mixture(["a", "../b"]), "mix.fetch.sources is '../b'"),
@@ -192,7 +131,6 @@ REFUSED = [
     (mixture(a=0, b=0), "at least one above 0"),
     (mixture(a=1), "mix.train.weights has no weight of the source 'b'"),
     (mixture(a=1, b=1, c=1), "mix.train.weights names 'c'"),
-    (WITHOUT_WEIGHTS, "mix.train.weights is missing"),
 ]
 
 

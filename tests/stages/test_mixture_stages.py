@@ -10,7 +10,6 @@ from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import WHOLE, mixed, write_mixture
 from support.tokenize_cases import (
-    build_tokenizer,
     make_project,
     run_audit,
     tokenize,
@@ -55,18 +54,6 @@ def test_the_sidecar_of_train_counts_the_sources_by_their_weights(project):
     assert sum(source["documents"] for source in sidecar["sources"].values()) == sidecar["documents"]
 
 
-def test_validation_has_the_sources_one_after_the_other(project):
-    assert tokenize("validation") == 0
-
-    sidecar = read_json("out/validation.json")
-    assert list(sidecar["sources"].items()) == [
-        ("long", {"documents": 2, "utf8_bytes": 4}),
-        ("short", {"documents": 1, "utf8_bytes": 2}),
-    ]
-    end = bytes([0, 1])  # the id 256, little-endian
-    assert Path("out/validation.bin").read_bytes() == b"x\x001\0" + end + b"x\x002\0" + end + b"y\x001\0" + end
-
-
 def test_tools_find_the_source_of_each_document(project, monkeypatch):
     monkeypatch.setattr(paths, "RAW", Path("raw"))
     monkeypatch.setattr(paths, "MANIFEST", Path("raw/manifest.json"))
@@ -78,22 +65,6 @@ def test_tools_find_the_source_of_each_document(project, monkeypatch):
     assert document_sources(train) == ["short" if text.startswith("short") else "long" for text in texts]
     assert document_sources(validation) == ["long", "long", "short"]
 
-    # data/raw has another text; weights are those of training.
-    make_raw({"long": 1, "short": 1})
-    assert document_sources(train) == []
-    assert document_sources(validation) == ["long", "long", "short"]
-
-
-def test_a_tokenizer_is_trained_on_the_mixed_stream(project):
-    make_raw({"long": 0, "short": 1})
-
-    assert build_tokenizer() == 0
-
-    tokenizer = load_tokenizer(Path("out"))
-    assert len(tokenizer.encode("short")) == 1
-    assert len(tokenizer.encode("document")) > 1
-    assert tokenizer.meta["text"]["slice"]["weights"] == {"long": 0.0, "short": 1.0}
-
 
 def test_the_audit_warns_of_a_missed_weight(project, capsys):
     """A document of `long` has 2.4 % of the bytes."""
@@ -103,15 +74,3 @@ def test_the_audit_warns_of_a_missed_weight(project, capsys):
     run_audit()
 
     assert "warning: long has 0.0% of the bytes of train, not 1.0% as its weight asks" in capsys.readouterr().err
-
-
-def test_the_audit_reads_the_stream_of_the_token_files(project):
-    assert tokenize("train") == tokenize("validation") == 0
-
-    card = run_audit()
-
-    sidecar = read_json("out/train.json")
-    assert card["train"]["documents"] == sidecar["documents"]
-    repeated = sidecar["sources"]["short"]["documents"] - len(SHORT)  # the source is too short for its weight
-    assert card["duplicates"]["train"]["exact_within"] == repeated
-    assert card["dropped_rows"]["short"]["train"] == {"null": 0, "empty": 0}

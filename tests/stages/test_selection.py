@@ -8,14 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fetch import ChosenSource, parts_of_mixture, parts_of_source
-from lm.core.errors import DataError
 from lm.core.params import coerce, read_yaml
 from lm.text.compose import compose
-from lm.text.rules import RULES, Selection
+from lm.text.rules import Selection
 from lm.text.slices import Slice
 from support import ROOT
 from support.mixture_cases import NO_RULES, write_fetched
-from support.refusal import files_below
 
 PROSE = "The ship left the harbour at dawn, and number {} of the crew watched the town grow small behind them. "
 
@@ -33,18 +31,17 @@ DOCUMENTS = [prose(i) for i in range(12)]
 FILTERED = read_yaml(ROOT / "presets.yaml")["selections"]["filtered"]
 
 
-def rules(**changes) -> Selection:
-    return coerce(FILTERED | changes, Selection, "selections.chosen", "presets.yaml")
+RULES = coerce(FILTERED, Selection, "selections.chosen", "presets.yaml")
 
 
-def select(texts: dict[str, dict[str, list[str]]], chosen: Selection, per_file: int = 1000) -> dict:
+def select(texts: dict[str, dict[str, list[str]]], chosen: Selection) -> dict:
     """Write raw/ from sources with their splits as the stage does; return the manifest."""
     source = ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
     fetched = {}
     for name, splits in texts.items():
         folder = Path("fetched", name)
         shutil.rmtree(folder, ignore_errors=True)
-        manifest = write_fetched(folder, name, per_file, **splits)
+        manifest = write_fetched(folder, name, **splits)
         fetched[name] = (source, folder, manifest)
 
     if len(fetched) > 1:
@@ -82,31 +79,17 @@ def edited(text: str) -> str:
     return " ".join(words)
 
 
-JUNK = {
-    "min_chars": "too short",
-    "max_line_chars": "x1" * 60_000,
-    "min_alphanumeric_fraction": "-=+*/ #" * 40,
-    "max_repeated_line_fraction": "the same line again\n" * 30 + "another line",
-}
+JUNK = ["too short", "x1" * 60_000, "-=+*/ #" * 40, "the same line again\n" * 30 + "another line"]
 # Of a document of validation, with other spaces.
 NEAR_DUPLICATE = edited(DOCUMENTS[1]).replace(" ", "\N{NO-BREAK SPACE}")
 
 
-@pytest.fixture
-def filtered() -> dict:
-    """The manifest of raw/ of ten documents of prose for training, and seven that the rules drop."""
+def test_each_rule_drops_junk_and_keeps_prose_and_the_manifest_counts_both():
     exact_duplicate = DOCUMENTS[2]
-    train = [
-        *JUNK.values(),
-        *DOCUMENTS[2:],
-        exact_duplicate,
-        NEAR_DUPLICATE,
-        "too short",
-    ]
-    return select({"mine": {"train": train, "validation": DOCUMENTS[:2]}}, rules())
+    train = [*JUNK, *DOCUMENTS[2:], exact_duplicate, NEAR_DUPLICATE, "too short"]
 
+    filtered = select({"mine": {"train": train, "validation": DOCUMENTS[:2]}}, RULES)
 
-def test_each_rule_drops_junk_and_keeps_prose_and_the_manifest_counts_both(filtered):
     selection = filtered["selection"]
 
     assert texts_of("train") == DOCUMENTS[2:]
@@ -128,29 +111,17 @@ def test_each_rule_drops_junk_and_keeps_prose_and_the_manifest_counts_both(filte
     assert filtered["sources"]["mine"]["splits"]["train"]["documents"] == 17, "before the rules"
 
 
-def test_the_manifest_shows_examples_of_what_is_dropped(filtered):
-    examples = filtered["selection"]["examples"]
-
-    assert [example["text"] for example in examples["min_chars"]] == ["too short"] * 2
-    assert examples["min_chars"][0]["value"] == 9
-    (exact,) = examples["exact_duplicates"]
-    assert exact["repeats"]["text"] == DOCUMENTS[2][:200], "numbered among all documents, with those dropped before"
-    (near,) = examples["near_duplicates"]
-    assert near["split"] == "train"
-    assert near["repeats"]["split"] == "validation"
-    assert near["repeats"]["text"] == DOCUMENTS[1][:200]
-
-
 def test_a_copy_of_a_test_document_is_dropped_from_training_and_no_example_shows_it():
     texts = {
         "train": [*DOCUMENTS[3:], DOCUMENTS[0], edited(DOCUMENTS[1]), "short too"],
         "validation": DOCUMENTS[2:3],
-        "test": [*DOCUMENTS[:2], "too short"],
+        "test": [*DOCUMENTS[:3], "too short"],
     }
 
-    manifest = select({"mine": texts}, rules())
+    manifest = select({"mine": texts}, RULES)
 
-    assert texts_of("test") == DOCUMENTS[:2]
+    assert texts_of("test") == DOCUMENTS[:2], "validation keeps what both have"
+    assert texts_of("validation") == DOCUMENTS[2:3]
     assert texts_of("train") == DOCUMENTS[3:]
     assert documents_dropped(manifest) == {
         "min_chars": 1,
@@ -160,41 +131,6 @@ def test_a_copy_of_a_test_document_is_dropped_from_training_and_no_example_shows
     examples = manifest["selection"]["examples"]
     assert list(examples) == ["min_chars"]
     assert [example["text"] for example in examples["min_chars"]] == ["short too"]
-
-
-def test_validation_keeps_a_document_that_test_has_too():
-    texts = {"train": DOCUMENTS[3:], "validation": DOCUMENTS[:1], "test": DOCUMENTS[:3]}
-
-    select({"mine": texts}, rules())
-
-    assert texts_of("validation") == DOCUMENTS[:1]
-    assert texts_of("test") == DOCUMENTS[1:3]
-
-
-def test_without_rules_every_document_stays():
-    texts = {"train": ["x", "x"], "validation": ["x"]}
-
-    manifest = select({"mine": texts}, NO_RULES)
-
-    assert texts_of("train") == ["x", "x"]
-    assert texts_of("validation") == ["x"]
-    assert manifest["selection"]["dropped"] == {"mine": {"validation": {}, "train": {}}}
-    assert manifest["selection"]["examples"] == {}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_alone_is_applied(rule):
-    breaks_one_rule = JUNK | {
-        "max_chars": "word " * 1_100_000,
-        "exact_duplicates": DOCUMENTS[1],
-        "near_duplicates": NEAR_DUPLICATE,
-    }
-    texts = {"train": [*DOCUMENTS[1:], breaks_one_rule[rule]], "validation": DOCUMENTS[:1]}
-    one_rule = dataclasses.replace(NO_RULES, **{rule: getattr(rules(), rule)})
-
-    select({"mine": texts}, one_rule)
-
-    assert texts_of("train") == DOCUMENTS[1:]
 
 
 def test_the_shares_of_a_mixture_are_those_of_the_text_that_the_rules_leave():
@@ -215,35 +151,9 @@ def test_copies_in_another_source_are_dropped():
     a = {"train": DOCUMENTS[:3], "validation": DOCUMENTS[3:4]}
     b = {"train": [DOCUMENTS[1], DOCUMENTS[4], edited(DOCUMENTS[3])], "validation": DOCUMENTS[2:3]}
 
-    manifest = select({"a": a, "b": b}, rules())
+    manifest = select({"a": a, "b": b}, RULES)
 
     assert texts_of("validation") == [DOCUMENTS[3], DOCUMENTS[2]]
     assert set(texts_of("train")) == {DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[4]}
     assert documents_dropped(manifest, "a") == {"exact_duplicates": 1}
     assert documents_dropped(manifest, "b") == {"exact_duplicates": 1, "near_duplicates": 1}
-
-
-def test_the_bytes_do_not_depend_on_the_files_and_batches(monkeypatch):
-    near_duplicates = [edited(text) for text in DOCUMENTS]
-    texts = {
-        "train": [*DOCUMENTS, *near_duplicates, "short", *DOCUMENTS[:3]],
-        "validation": DOCUMENTS[:1],
-    }
-    written = []
-
-    for batch_rows, per_file in ((8192, 100), (1, 3), (5, 7)):
-        monkeypatch.setattr("lm.text.parquet.MAX_BATCH_ROWS", batch_rows)
-        select({"mine": texts}, rules(), per_file)
-        written.append(files_below(Path("raw")))
-
-    assert written[0] == written[1] == written[2]
-    assert texts_of("train") == DOCUMENTS[1:]
-
-
-def test_rules_that_leave_nothing_are_refused():
-    texts = {"train": ["short", "brief"], "validation": DOCUMENTS[:1]}
-
-    with pytest.raises(
-        DataError, match=r"selections\.chosen: no document of split 'train' .* min_chars drops .* 2 of 2"
-    ):
-        select({"mine": texts}, rules())
