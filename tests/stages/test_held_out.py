@@ -6,16 +6,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fetch import ChosenSource, parts_of_mixture, parts_of_source
+from fetch import ChosenSource, parts_of_mixture
 from fetch import main as fetch_main
-from lm.core.errors import IntegrityError
 from lm.core.files import read_json, sha256_file
 from lm.text.slices import Slice
 from support.mixture_cases import write_fetched
 from support.project import SPLIT, TEST_DOCUMENTS
 from support.refusal import files_below, refused
-from support.stages import STAGES, change_params, run_stages, stage_folder, work_in_copy, write_texts
-from tools.verify.records import check_link, links_of_workspace
+from support.stages import STAGES, TINY, change_params, run_stages, stage_folder, write_texts
 
 RAW = Path("data/raw")
 FETCH = ["--raw", str(RAW)]
@@ -44,6 +42,7 @@ def texts_of(split: str) -> list[str]:
 
 def test_the_test_documents_leave_training_and_the_manifest_records_them_apart(project):
     without = fetch(None)
+    before = files_below(RAW)
     train = texts_of("train")
 
     manifest = fetch(TEST_DOCUMENTS)
@@ -63,26 +62,8 @@ def test_the_test_documents_leave_training_and_the_manifest_records_them_apart(p
     assert len(set(texts)) == TEST_DOCUMENTS
     assert texts_of("train") == [text for text in train if text not in texts]
 
-
-def test_a_test_split_that_is_no_longer_asked_for_is_gone(project):
     fetch(None)
-    before = files_below(RAW)
-    fetch(TEST_DOCUMENTS)
-    assert "test.parquet" in files_below(RAW)
-
-    fetch(None)
-
-    assert files_below(RAW) == before
-    assert "test" not in read_json(RAW / "manifest.json")
-
-
-def test_too_many_test_documents_are_refused_and_nothing_is_written(project, capsys):
-    change_params(Path(), {f"{SPLIT}.test_documents": 80})
-
-    status = fetch_main(FETCH)
-
-    refused(status, capsys.readouterr().err, 3, "fetch.split.test_documents is 80", "lower it")
-    assert not RAW.exists()
+    assert files_below(RAW) == before, "the test split that nobody asks for any more is gone"
 
 
 @pytest.mark.parametrize("of", ["train", "validation"])
@@ -102,31 +83,12 @@ def test_a_slice_of_the_test_split_is_refused(project, capsys, of):
     refused(status, capsys.readouterr().err, 2, f"sources.local.{of}.split is 'test'", "another name")
 
 
-def test_verify_finds_a_damaged_test_split(project):
-    fetch(TEST_DOCUMENTS)
-    (link,) = [link for link in links_of_workspace() if link.entry == "test.sha256"]
-    check_link(link, "fetch")
-
-    (RAW / "test.parquet").write_bytes(b"other bytes")
-
-    with pytest.raises(IntegrityError, match=r"the SHA-256 of data/raw/test\.parquet is"):
-        check_link(link, "fetch")
-
-
 # Sources that bring a test split of their own, and mixtures.
 
 DOCUMENTS = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" for i in range(12)]
 WITHOUT_TEST = {"train": DOCUMENTS[:8], "validation": DOCUMENTS[8:10]}
 WITH_TEST = WITHOUT_TEST | {"test": DOCUMENTS[10:]}
 WHOLE_SPLITS = ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
-
-
-def test_a_split_named_test_of_a_repository_is_held_out(tmp_path):
-    fetched = write_fetched(tmp_path, **WITH_TEST)
-
-    parts = parts_of_source("s", WHOLE_SPLITS, tmp_path, fetched)
-
-    assert [part.output_split for part in parts] == ["validation", "test", "train"]
 
 
 def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
@@ -163,12 +125,14 @@ def written_files() -> dict[str, bytes]:
     return {path: found[path] for path in found if not path.startswith(("data/local/", "data/raw/test"))}
 
 
-def test_no_stage_reads_the_test_split_or_writes_text_of_it(held_out, tmp_path, monkeypatch):
-    work_in_copy(monkeypatch, held_out, tmp_path / "project")
+def test_no_stage_reads_the_test_split_or_writes_text_of_it(project):
+    change_params(project, TINY | {"train.numerics": "fast", "train.dtype": "float32"})
+    fetch(TEST_DOCUMENTS)
+    run_stages(AFTER_FETCH)
     numbers = [re.search(r":( \d+ and \d+),", text)[1].encode() for text in texts_of("test")]
     before = written_files()
-    (RAW / "test.parquet").write_bytes(b"neither parquet nor the bytes of the manifest")
 
+    (RAW / "test.parquet").write_bytes(b"neither parquet nor the bytes of the manifest")
     run_stages(AFTER_FETCH)
 
     assert written_files() == before
