@@ -6,11 +6,14 @@ Git ignores.
 
 import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
 
-from lm.core.errors import REPAIR, IntegrityError
+from fetch import reject_text_git_would_take
+from lm.core.errors import REPAIR, IntegrityError, ParamsError
 from lm.core.files import read_json
 from support import ROOT
 from support.damage import remove, truncate
@@ -55,31 +58,38 @@ def write_diary(folder, *texts: str) -> None:
         (folder / f"diary {number}.txt").write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        ("tex[t]s", None),
-        pytest.param("texts", "/texts", marks=pytest.mark.slow),
-        pytest.param("my, texts", None, marks=pytest.mark.slow),
-    ],
-)
-def test_text_that_git_would_take_is_refused(workspace, name, pattern):
-    write_diary(workspace.folder / name, "first", "second")
-    run = ("dvc", "exp", "run", *OWN, "-S", f"local.path='{name}'", "-n", "mine")
+@pytest.mark.parametrize("name", ["texts", "tex[t]s", "my, texts"])
+def test_the_remedy_for_text_that_git_would_take_makes_git_ignore_it(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    write_diary(Path(name), "first", "second")
+
+    with pytest.raises(ParamsError, match="Git does not ignore it") as refused:
+        reject_text_git_would_take(Path(name))
+
+    (remedy,) = re.findall("run `(.*)`", str(refused.value))
+    subprocess.run(remedy, shell=True, check=True)
+    reject_text_git_would_take(Path(name))
+
+
+@pytest.mark.slow
+def test_text_that_git_would_take_is_refused(workspace):
+    write_diary(workspace.folder / "texts", "first", "second")
+    run = ("dvc", "exp", "run", *OWN, "-S", "local.path=texts", "-n", "mine")
 
     refused = workspace.run(*run, check=False)
 
     assert refused.returncode != 0
     assert "diary" not in workspace.run("git", "rev-list", "--objects", "--all").stdout
     (remedy,) = re.findall("run `(.*)`", refused.stderr)
-    if pattern:
-        assert remedy == f"echo {pattern} >> .gitignore"
+    assert remedy == "echo /texts >> .gitignore"
 
     workspace.run("sh", "-c", remedy)
     workspace.run(*run)
     experiment(workspace, "mine")
 
 
+@pytest.mark.slow
 def test_a_link_in_place_of_the_folder_is_refused(workspace, tmp_path_factory):
     """`dvc exp run` could not apply its stash again, and the edits of the user would stay there."""
     disk = tmp_path_factory.mktemp("disk")
@@ -100,6 +110,7 @@ def test_a_link_in_place_of_the_folder_is_refused(workspace, tmp_path_factory):
     experiment(workspace, "mine")
 
 
+@pytest.mark.slow
 def test_own_text_runs_in_a_copy(workspace):
     folder = workspace.folder / "data/local"
     write_diary(folder, "first", "second")
@@ -131,6 +142,7 @@ def test_a_separator_can_be_set_for_one_experiment(workspace):
     assert "train: 2 documents" in printed
 
 
+@pytest.mark.slow
 def test_the_remedies_for_damaged_data_work(workspace):
     manifest = workspace.folder / "data/raw/manifest.json"
     workspace.run("dvc", "repro")
