@@ -31,19 +31,18 @@ def folders(tmp_path_factory):
     return raw, tokenizer, texts
 
 
-@pytest.fixture(params=["gigatoken", "the tokenizer itself"])
-def encoder(request, monkeypatch) -> str:
-    """What encodes the text, as `tokenize_slice` names it."""
-    if request.param == "the tokenizer itself":
-        monkeypatch.setattr(tokenize_split, "open_gigatoken", lambda tokenizer: None)
-        return request.param
-    return "gigatoken"
-
-
-@pytest.mark.parametrize(("num_processes", "chunk_chars"), [(1, 10**9), (1, 1), (3, 1000)])
-def test_the_ids_are_those_of_each_document_for_any_workers_and_chunks(
-    folders, tmp_path, monkeypatch, encoder, num_processes, chunk_chars
+@pytest.mark.parametrize(
+    ("num_processes", "chunk_chars", "encoder"),
+    [
+        (1, 1, "gigatoken"),
+        (3, 1000, "the tokenizer itself"),
+    ],
+)
+def test_the_ids_are_those_of_each_document_for_any_workers_chunks_and_encoder(
+    folders, tmp_path, monkeypatch, num_processes, chunk_chars, encoder
 ):
+    if encoder != "gigatoken":
+        monkeypatch.setattr(tokenize_split, "open_gigatoken", lambda tokenizer: None)
     raw, folder, texts = folders
     monkeypatch.setattr(documents, "CHUNK_CHARS", chunk_chars)
     out = tmp_path / "x.bin"
