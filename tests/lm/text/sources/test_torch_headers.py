@@ -11,46 +11,10 @@ import pytest
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
 from lm.core.params import read_section
-from lm.text.near_duplicates import find_clusters
 from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers, read_headers
 from support import ROOT
 
 FETCH = read_section(ROOT / "sources.yaml", "sources.torch_headers.fetch", TorchHeadersFetch)
-
-
-@pytest.fixture(scope="module")
-def pinned(tmp_path_factory) -> tuple[dict, list[str], list[str]]:
-    """The manifest of the default corpus, its texts for training and for validation."""
-    folder = tmp_path_factory.mktemp("pinned")
-    manifest = fetch_torch_headers(FETCH, folder)
-    return manifest, texts_of(folder, "train"), texts_of(folder, "validation")
-
-
-def test_the_installed_headers_are_split_by_clusters_and_sorted_by_hash(pinned):
-    manifest, train, validation = pinned
-
-    assert len(train) == manifest["splits"]["train"]["documents"] == 1649
-    assert len(validation) == manifest["splits"]["validation"]["documents"] == 97
-    assert sum(entry["utf8_bytes"] for entry in manifest["splits"].values()) == 11_091_945
-    assert manifest["splits"]["validation"]["characters"] == 1_665_244
-    for texts in (train, validation):
-        digests = [hashlib.sha256(text.encode()).digest() for text in texts]
-        assert digests == sorted(digests)
-    clusters = find_clusters([train + validation], FETCH.split.near_duplicates)
-    assert set(clusters[: len(train)]).isdisjoint(clusters[len(train) :])
-
-
-def test_a_test_split_is_taken_from_the_training_text(pinned, tmp_path):
-    _, train, validation = pinned
-    split = dataclasses.replace(FETCH.split, test_documents=30)
-    with_test = dataclasses.replace(FETCH, split=split)
-
-    fetch_torch_headers(with_test, tmp_path)
-
-    test = texts_of(tmp_path, "test")
-    assert len(test) == 30
-    assert texts_of(tmp_path, "validation") == validation
-    assert texts_of(tmp_path, "train") == [text for text in train if text not in set(test)]
 
 
 def texts_of(folder: Path, split: str) -> list[str]:
@@ -98,6 +62,9 @@ def test_a_wheel_replaces_another_installed_version(tmp_path):
     texts = fetched_texts(fetch, tmp_path / "out")
 
     assert texts == sorted(HEADERS.values())
+    train, validation = (texts_of(tmp_path / "out", split) for split in ("train", "validation"))
+    for split in (train, validation):
+        assert split == sorted(split, key=lambda text: hashlib.sha256(text.encode()).digest())
     with pytest.raises(IntegrityError, match=f"sha256 is {OTHER.sha256}, sources"):
         fetch_torch_headers(dataclasses.replace(fetch, sha256="0" * 64), tmp_path / "other")
     assert not (tmp_path / "other").exists()
