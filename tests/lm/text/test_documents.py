@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.core.errors import DataError, ParamsError
@@ -50,7 +50,6 @@ def test_a_document_belongs_to_the_slice_in_which_it_begins(raw, start_char, num
     ("start_char", "num_chars", "sentence"),
     [
         (19, None, "start_char is 19.* 19 characters"),
-        (5, 20, "19 characters.* from 5 asks for 20, 6 too many"),
         (5, 15, "from 5 asks for 15, 1 too many"),
     ],
 )
@@ -67,7 +66,7 @@ def test_a_slice_beyond_the_split_is_refused(raw, start_char, num_chars, sentenc
 DRAWN_TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), min_size=1, max_size=12).filter(any)
 
 
-@check_examples
+@settings(check_examples, max_examples=20)
 @given(texts=DRAWN_TEXTS, per_file=st.integers(1, 5), chunk_chars=st.integers(1, 40))
 def test_chunks_keep_order_and_whole_documents(texts, per_file, chunk_chars):
     with tempfile.TemporaryDirectory() as folder, mock.patch("lm.text.documents.CHUNK_CHARS", chunk_chars):

@@ -101,7 +101,7 @@ def test_a_pair_at_the_threshold_is_a_near_duplicate(clusters_of_signatures, thr
     assert clusters_of_signatures([first, below], params) == [0, 1]
 
 
-@pytest.mark.parametrize(("threshold", "num_permutations"), [(0.5, 64), (0.7, 64), (0.8, 128)])
+@pytest.mark.parametrize(("threshold", "num_permutations"), [(0.5, 64), (0.8, 128)])
 def test_a_pair_at_the_threshold_is_compared_with_a_probability_of_98_percent(threshold, num_permutations):
     """A band of r hashes agrees with probability threshold^r, and one of n // r bands is enough."""
 
@@ -128,18 +128,6 @@ def test_a_pair_is_compared_if_any_band_agrees(clusters_of_signatures):
         assert clusters_of_signatures([first, second]) == [0, 0 if agreeing < 16 else 1]
 
 
-def test_the_members_of_a_bucket_are_compared_with_each_other(clusters_of_signatures):
-    """All share one band, and b and c no other one."""
-    a = np.arange(64)
-    b = np.where(a < 4, a, a + 100)
-    c = b.copy()
-    c[4::4] += 100  # one hash of each other band
-    d = np.where(a < 4, a, a + 900)
-
-    assert clusters_of_signatures([a, b, c]) == [0, 1, 1]
-    assert clusters_of_signatures([a, b, b, d, c, c, a]) == [0, 1, 1, 3, 1, 1, 0]
-
-
 # Words, n-grams and their hashes
 
 
@@ -147,41 +135,6 @@ def words(text: str, rule: int = 1) -> list[int]:
     """Return the hash of each word."""
     hashes, _ = ngram_hashes([text], NearDuplicates(0.7, ngram_words=1, num_permutations=64, rule=rule))
     return hashes.tolist()
-
-
-def test_words_are_runs_of_letters_digits_and_underscores():
-    """From U+3000 on each character is a word. `x@y[z`q{r` has the characters beside letters in ASCII."""
-    num_words = {"a_b": 1, "a-b": 2, "a1b2": 1, "x@y[z`q{r": 5, "naïve": 1, "漢字ab": 3, "\u2ffba": 1, "a\u3000": 2}
-
-    assert {text: len(words(text)) for text in num_words} == num_words
-
-
-def test_a_word_has_the_same_hash_wherever_it_is():
-    assert words("snake_case AZ") == words("snake_case") + words("AZ")
-    assert words("漢字 ab") == words("漢字ab")
-    assert words("AZ") == words("az")
-    assert words("é") != words("É"), "case counts outside of ASCII"
-
-
-def test_ngrams_are_runs_of_words_and_a_shorter_text_is_one():
-    texts = [" ".join("abcdef"[:num_words]) for num_words in (0, 1, 4, 5, 6)]
-
-    hashes, offsets = ngram_hashes(texts, PARAMS)
-
-    assert offsets.tolist() == [0, 1, 2, 3, 4, 6]
-    assert len(hashes) == 6
-
-
-def test_an_ngram_is_compared_by_its_words_and_a_shorter_text_as_a_whole():
-    short, capital, five, other_spaces, other_words = range(5)
-    texts = ["a b c d", "A b c d", "a, b-c\nd E", "A B C D e", "a b c de f"]
-
-    hashes, offsets = ngram_hashes(texts, PARAMS)
-
-    assert offsets.tolist() == [0, 1, 2, 3, 4, 5]
-    assert hashes[short] != hashes[capital]
-    assert hashes[five] == hashes[other_spaces]
-    assert hashes[five] != hashes[other_words]
 
 
 def test_hashes_and_signatures_are_the_committed_ones():
@@ -207,8 +160,6 @@ def test_hashes_and_signatures_are_the_committed_ones():
         pytest.param("caf\u00e9 na\u00efve", "cafe\u0301 nai\u0308ve", id="composed and decomposed"),
         pytest.param("한국어 문장", "\u1112\u1161\u11ab국어 문장", id="Hangul in parts"),
         pytest.param("Ａｂｃ１ ｶﾞ", "abc1 ガ", id="widths"),
-        pytest.param("un deux trois", "un\u00a0deux\u3000trois", id="kinds of space"),
-        pytest.param("ДОБРЫЙ День", "добрый день", id="Cyrillic capitals"),
         pytest.param("ΛΌΓΟΣ", "λόγος", id="two small letters of one capital"),
         pytest.param("“don’t” — naïve", '"don\'t" - naïve', id="quotation marks and dashes"),
         pytest.param("Stra\u00adße\u200b\ufeff", "straße", id="invisible characters"),
@@ -249,7 +200,7 @@ def test_by_rule_3_what_a_writer_may_leave_out_does_not_count(text, other):
     assert words(text, rule=2) != words(other, rule=2), "splits of rule 2 stay"
 
 
-@pytest.mark.parametrize(("text", "other"), [("हिन्दी", "हन्द"), ("が", "か"), ("한", "하"), ("บาท", "บท"), ("ø", "o")])
+@pytest.mark.parametrize(("text", "other"), [("हिन्दी", "हन्द"), ("が", "か"), ("ø", "o")])
 def test_by_rule_3_other_letters_differ(text, other):
     assert words(text, rule=3) != words(other, rule=3)
 
@@ -259,15 +210,11 @@ def test_by_rule_3_other_letters_differ(text, other):
     [
         ("snake_case, x-1", 3),
         ("हिन्दी में लिखा", 3),
-        ("ქართული ენა", 2),
         ("한국어 말", 4),  # as by rule 1, a syllable is a word
         ("漢字。かな ab", 5),
         ("བོད་སྐད་ཡིག", 3),  # Tibetan syllables
         ("ሰላም፡ዓለም", 2),  # Ethiopic
         ("สวัสดี ครับ", 10),
-        ("ភាសាខ្មែរ", 9),
-        ("မြန်မာ", 6),
-        ("ພາສາລາວ", 7),
         ("ꦧꦱꦗꦮ", 4),
     ],
 )
@@ -277,10 +224,9 @@ def test_by_rule_2_each_letter_begins_a_word_where_no_space_does(text, num_words
 
 def test_by_rule_2_twelve_letters_decide_a_word_without_spaces():
     text = "กขคงจชซญดตถทน"
+    whole, twelve, eleven = (words(each, rule=2)[0] for each in (text, text[:12], text[:11]))
 
-    first_words = [words(each, rule=2)[0] for each in (text, text[:12], text[:11])]
-
-    assert first_words[0] == first_words[1] != first_words[2]
+    assert whole == twelve != eleven
 
 
 # Properties
@@ -301,11 +247,3 @@ def test_equal_texts_are_in_the_cluster_of_its_first_document(texts):
         assert cluster == clusters[texts.index(text)]
         assert cluster <= number
         assert clusters[cluster] == cluster
-
-
-@check_examples
-@given(texts=TEXTS)
-def test_batches_change_no_cluster(texts):
-    in_batches = find_clusters([texts[:3], texts[3:]], FEW_WORDS)
-
-    assert in_batches.tolist() == clusters_of(texts, FEW_WORDS)

@@ -5,9 +5,6 @@ import csv
 import gzip
 import io
 import json
-import pickle
-import re
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,7 +46,6 @@ C4 = '{"text": "one two", "url": "https://a.b"}\n{"text": "three", "timestamp": 
 ROWS = ['é, "quoted"\nline 2', "", "two"]
 OBJECTS = [{"id": 1, "text": row} for row in ROWS]
 CSV = 'id,text\r\n1,"é, ""quoted""\r\nline 2"\r\n2,\r\n3,two\r\n'.encode()
-TSV = 'text\tid\n"é, ""quoted""\nline 2"\t1\n\t2\ntwo\t3\n'.encode()
 STRINGS = pa.array(["p", None, "q", "p"])
 UTF_8_MARK = codecs.BOM_UTF8
 
@@ -64,55 +60,39 @@ READ = [
     ("a.txt.gz", packed(b"words") + b"\0" * 512, {}, ["words"]),
     ("a.txt", b"word,text\nSome lines.\n", {}, ["word,text\nSome lines.\n"]),
     ("a.txt", b"one\r\n\r\ntwo", {"separator": r"\n\n"}, ["one", "two"]),  # as a shell passes it
-    ("a.txt", b"one<|endoftext|>two", {"separator": "<|endoftext|>"}, ["one", "two"]),
     ("a.txt", b"one\r\n\r\ntwo", {"separator": "\r\n\r\n"}, ["one", "two"]),
     # Encodings.
-    ("a.txt", GERMAN.encode("cp1252"), {"encoding": "cp1252"}, [GERMAN]),
-    ("a.txt", GERMAN.encode("utf-16-le"), {"encoding": "utf-16-le"}, [GERMAN]),
     ("a.txt", UTF_8_MARK + GERMAN.encode(), {"encoding": "utf-16-le"}, [GERMAN]),
     ("a.txt", codecs.BOM_UTF32_BE + GERMAN.encode("utf-32-be"), {}, [GERMAN]),
-    ("a.txt", codecs.BOM_UTF16_BE + "Zoë\r\n\ufffd".encode("utf-16-be"), {}, ["Zoë\n\ufffd"]),
     ("a.txt", CHINESE.encode("utf-16-le"), {"encoding": "utf-16-le"}, [CHINESE]),
     ("a.txt", "数".encode("utf-16-le"), {"encoding": "utf-16-le"}, ["数"]),
-    ("a.txt", "Größe".encode(), {"encoding": "cp1252"}, ["Größe"]),
     ("a.csv", f"{TABLE}3;ß;".encode(), {"encoding": "koi8-r"}, ["one; two, three", "four", "ß"]),
     ("a.txt", GERMAN.encode(), {"encoding": "utf-16-le"}, [GERMAN]),
     ("a.txt", LETTER.encode(), {"encoding": "UTF-16BE"}, [LETTER]),
     ("a.txt", "联通".encode("gb18030"), {"encoding": "gb18030"}, ["联通"]),
-    ("a.txt", "日本".encode("iso2022_jp"), {"encoding": "iso2022_jp"}, ["日本"]),
     # Tables.
     ("a.csv", CSV, {}, ROWS),
     ("a.CSV.gz", packed(UTF_8_MARK + CSV), {}, ROWS),
-    ("a.tsv", TSV, {}, ROWS),
     ("a.csv-00000-of-00002", CSV, {}, ROWS),
     ("a.csv", TABLE.encode(), {}, ["one; two, three", "four"]),
     ("a.csv", b'id\ttext\n1\tone, "two"\n', {}, ['one, "two"']),
     ("a.tsv", b"id|text|n\n1|one, two|3\n", {}, ["one, two"]),
-    ("a.csv", b"\n\ntext\none\n", {}, ["one"]),
     ("a.csv", b"\nsep=;\n\nid,a;text\n0,5;one, two\n", {}, ["one, two"]),
-    ("a.tsv", b"text\none, two\n", {}, ["one, two"]),
     ("a.csv", b"id,text\n1\n2,two\n", {}, [None, "two"]),
     ("a.csv", b'id,text\r1,"one\rtwo"\r2,three\r', {}, ["one\ntwo", "three"]),
-    ("a.tsv", b"id\ttext\r\r1\tone\r2\ttwo", {}, ["one", "two"]),
     ("a.csv", b"", {}, []),
-    ("a.tsv", UTF_8_MARK, {}, []),
     # JSON.
     ("a.jsonl", b'{"text": "one"}\n\n{"text": null}\n{"text": "two"}\n', {}, ["one", None, "two"]),
     ("a.jsonl.zst", zstandard.compress(b'{"text": "three"}\n'), {}, ["three"]),
     ("a.jsonl", UTF_8_MARK + json_lines(ROWS), {}, ROWS),
-    ("a.jsonl", b'"one"\n' + UTF_8_MARK + b'"two"\n', {"encoding": "UTF8"}, ["one", "two"]),
     ("a.jsonl.1", b'"a string"\n\n"another"\n', {}, ["a string", "another"]),
-    ("a.jsonl", b"\n\n", {}, []),
     ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one", None]),
     ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\nnull\n', {"column": "a.b"}, ["one", None]),
     ("a.json", b'{\n"a": {"b": "one"}\n}', {"column": "a.b"}, ["one"]),
     ("a.json", json.dumps(OBJECTS, indent=1).encode("utf-16"), {}, ROWS),
-    ("a.json", b'\n "one"\n "two"\n', {}, ["one", "two"]),
     ("a.json", json.dumps({"id": 1, "text": "one row"}, indent=2).encode(), {}, ["one row"]),
     ("a.json", b'["one", {"text": "two"}]', {}, ["one", "two"]),
-    ("a.json", b"\n\n", {}, []),
     # Parquet.
-    ("a.parquet", parquet(STRINGS.cast(pa.string_view())), {}, ["p", None, "q", "p"]),
     ("a.parquet", parquet(STRINGS.cast(pa.dictionary(pa.int32(), pa.large_string()))), {}, ["p", None, "q", "p"]),
 ]
 
@@ -127,9 +107,7 @@ def test_a_file_is_read(tmp_path, name, content, changes, texts):
     assert file.num_replaced == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["a.ldjson", "a.jl.gz", "a.jsonl_1", "c4.00000-of-01024.json.gz", "part-00000", "a.txt"]
-)
+@pytest.mark.parametrize("name", ["a.jl.gz", "c4.00000-of-01024.json.gz", "part-00000", "a.txt"])
 def test_json_lines_are_rows_whatever_their_name(tmp_path, name):
     content = C4.encode()
     (tmp_path / name).write_bytes(packed(content) if name.endswith(".gz") else content)
@@ -145,14 +123,10 @@ def test_json_lines_are_rows_whatever_their_name(tmp_path, name):
     [
         "[Verse 1]\nwords\n",
         "{ int x = 1; }\n",
-        "{{ template }}\n",
         '"Yes," he said.\n"No."\n',
-        '"Yes."\n"No."\n',
         "# Title\n\n```json\n{}\n```\n",
         "<!DOCTYPE html>\n<html></html>\n",
-        "<?xml version='1.0'?><svg/>\n",
         "\\documentclass{book}\n",
-        "%!TEX root = main.tex\n",
         "version 1 of https://git-lfs.github.com\n",
     ],
 )
@@ -182,7 +156,6 @@ def test_what_a_writer_of_csv_writes_is_read(tmp_path, quoting, delimiter):
             b"long enough, one bad \xff byte, and a true \xef\xbf\xbd",
             "long enough, one bad \ufffd byte, and a true \ufffd",
         ),
-        ("a.tsv", b"id\ttext\n1\tlong enough for one bad \xff byte\n", "long enough for one bad \ufffd byte"),
         ("a.json", b'{"text": "long enough for one bad \xff byte"}\n', "long enough for one bad \ufffd byte"),
         ("b.jsonl", json_lines([{"text": "a\ud800b \ud83d\ude00"}]), "a\ufffdb \N{GRINNING FACE}"),
     ],
@@ -196,7 +169,7 @@ def test_what_utf_8_does_not_have_is_replaced_and_counted_once(tmp_path, name, c
     assert file.num_replaced == 1
 
 
-@pytest.mark.parametrize(("name", "damage"), [("a.txt", b"\xff"), ("a.csv", b"\xff"), ("a.txt", b"\0")])
+@pytest.mark.parametrize(("name", "damage"), [("a.csv", b"\xff"), ("a.txt", b"\0")])
 def test_up_to_a_tenth_of_the_characters_may_be_damaged(tmp_path, name, damage):
     whole = b"text\n" + b"x" * 8_995
     (tmp_path / name).write_bytes(whole + damage * 1_000)
@@ -218,21 +191,16 @@ def flipped(content: bytes) -> bytes:
 
 PLAIN_WORDS = [f"{i}: plain words of ASCII that hide a binary header well. " * 20 for i in range(200)]
 NUMPY_ARRAY = b"\x93NUMPY\x01\0v\0" + PLAIN_WORDS[0].encode()
-NOT_UTF_8 = pa.array([*[b"good"] * 150, b"\xff\xfe", *[b"good"] * 149]).view(pa.string())
 NUMBERED = [f"row {i}" for i in range(300)]
 LONG_WINDOW = bytes.fromhex("28b52ffd 00a8 19000068690a")  # a frame of zstd with a window of 2 GiB
 NOTEBOOK = json.dumps({"cells": [{"source": ["words"]}]}, indent=1).encode()
-MAIL = b"From: a@b.c\nSubject: words\n and more\nMessage-ID: <1>\n\nHello.\n"
 SET_ENCODING = "set sources.yaml:sources.local.fetch.encoding"
 SED = "; if marks are text, put each field into marks: `sed"
 
 REFUSED = [
     # Other things than text.
     ("a.gz", packed(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n"), {}, ["is a web archive", "JSONL"]),
-    ("a.txt", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nHello.", {}, ["web server"]),
     ("inbox", b"From a@b.c Sat Jan  3 01:05:34 1996\nSubject: words\n\nHello.\n", {}, ["is mail", "JSONL"]),
-    ("a.eml", MAIL, {}, ["is mail"]),
-    ("a.pkl", pickle.dumps({"text": "t"}, protocol=0), {}, ["is a pickle of Python"]),
     ("a.docx", b"PK\3\4\0\0text", {}, ["is a ZIP archive, such as .docx"]),
     ("a.pq.gz", packed(parquet(PLAIN_WORDS)), {}, ["is a parquet file; give it a name"]),
     ("a.npy", NUMPY_ARRAY, {}, ["is not text but binary"]),
@@ -247,27 +215,21 @@ REFUSED = [
     ("a.csv", b"id;text\n1;a;b\n", {}, ["line 2 has 3 fields", "that hold ';'"]),
     ("a.csv", b"id,body\n1,b\n", {}, ["has no 'text' but id, body"]),
     ("a.dat", b"id,text\r\n1,one\r\n", {}, ["begins like a table with a column 'text', but is not named so"]),
-    ("d", b'"id"\t"text"\n1\tone\n', {}, ["begins like a table"]),
     ("a.tsv", b'id\ttext\n1\t"Hello.\n2\n3\tbye"\n', {}, ["line 4: several lines up to it are one field", SED]),
-    ("a.tsv", b'id\ttext\n1\t"Hello," she\tx\n', {}, ["line 2: '\t' expected after '\"'", SED]),
     ("a.tsv", b'text\n"Hello.\n', {}, ["line 2: unexpected end of data", SED]),
     # JSON.
     ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but content.title, content.body.en;"]),
-    ("a.jsonl", NESTED, {"column": "content"}, ["line 1 has no text in 'content'", "content.body.en"]),
     ("a.jsonl", NESTED * 2 + b'{"text": "t"}\n', {}, ["4 of 5 lines have no text in 'text', first line 1, which"]),
     ("a.jsonl", CHAT, {}, ["line 1 has no text in 'text' nor in another field", "docs/data.md#your-own-text"]),
     ("a.jsonl", b'{"text": [1]}\n', {}, ["line 1 holds list in 'text'; convert each row to one string"]),
     ("a.jsonl", b"5\n", {}, ["line 1 holds int; it must hold a string, or an object with one in 'text'"]),
     ("a.json", b'["t", {"body": "b"}]', {}, ["1 of 2 items have no text in 'text', first item 2, which has body"]),
     ("a.json", b'{"name": "package"}', {}, ["line 1 has no text in 'text' but name", "set sources.yaml:"]),
-    ("a.json", b'{"name":\n"package"}', {}, ["one JSON dict and no rows"]),
     ("a.ipynb", NOTEBOOK, {}, ["holds one JSON dict and no rows"]),
-    ("a.json", C4.encode() + b"{", {}, ["line 3 is not JSON"]),
     ("a.json", b'{"a": 1} // not JSON', {}, ["the file is not JSON"]),
     # Damaged files, and files of another content than their names say.
     ("a.parquet", parquet(NUMBERED)[:-100], {}, ["not a whole parquet file"]),
     ("a.parquet", flipped(parquet(NUMBERED, write_page_checksum=True)), {}, ["row group 0"]),
-    ("a.parquet", parquet(NOT_UTF_8, row_group_size=100), {}, ["row group 1"]),
     ("a.parquet", parquet(pa.table({"body": ["a"]})), {}, ["columns are body"]),
     ("a.parquet", parquet([5]), {}, ["int64, not strings"]),
     ("a.txt.gz", packed(b"some words of text " * 99)[:-9], {}, ["not a whole .gz file"]),
@@ -284,14 +246,3 @@ def test_a_file_is_refused(tmp_path, name, content, changes, facts):
 
     said = str(error.value)
     assert [fact for fact in (f"{name}: ", *facts) if fact not in said] == [], said
-
-
-def test_the_remedy_for_quotation_marks_works(tmp_path):
-    (tmp_path / "a.tsv").write_text('id\ttext\n1\t"Hello," she said.\n2\t\n3\t"bye\n')
-    with pytest.raises(DataError) as error:
-        documents(tmp_path / "a.tsv")
-
-    (command,) = re.findall("`(.*)`", str(error.value))
-    subprocess.run(f"{command} -i a.tsv", shell=True, cwd=tmp_path, check=True)
-
-    assert documents(tmp_path / "a.tsv") == ['"Hello," she said.', "", '"bye']
