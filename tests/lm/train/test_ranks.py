@@ -1,6 +1,5 @@
 """Several ranks on the CPU: any number has the same windows and losses, shares one checkpoint, and one rank writes."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -19,7 +18,6 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from lm.core.errors import EnvironmentFailure, Interrupted, ParamsError
-from lm.model.machine import pick_device
 from lm.train import ranks
 from lm.train.checkpoints import load_newest_checkpoint
 from lm.train.preflight import reject_unequal_rows
@@ -35,6 +33,7 @@ from support.train_cases import (
     fresh_training,
     make_training,
     only_run,
+    results,
     run_stage,
 )
 from support.train_params import train_params
@@ -93,10 +92,6 @@ def publish() -> dict:
     ended = run_stage()
     assert ended.code == 0, ended
     assert "this run is already finished" in ended.out
-    return read_model()
-
-
-def read_model() -> dict:
     return json.loads(Path("data/models/model.json").read_text())
 
 
@@ -107,60 +102,44 @@ def assert_close(found: Curves, expected: Curves) -> None:
     np.testing.assert_allclose(found.training[:, 4], expected.training[:, 4], rtol=0, atol=1e-4)
 
 
-class RunAlone(NamedTuple):
-    """A run of one process: its curves, and the rows of ids of each batch."""
-
-    curves: Curves
-    batches: list[list[list[int]]]
-
-
 @pytest.fixture(scope="module")
-def alone(template) -> RunAlone:
-    """The run of one process."""
+def alone(template) -> tuple[Curves, list]:
+    """The curves of a run of one process, and the rows of ids of each batch."""
     with fresh_training(template, checkpoint_every_s=3600):
-        with recorded_batches() as batches:
-            assert run_stage(record_batches, "seen").code == 0
-        return RunAlone(read_curves(), batches[0])
+        (batches,) = recorded_batches(1)
+        return read_curves(), batches
 
 
-@contextlib.contextmanager
-def recorded_batches(num_ranks: int = 1) -> Iterator[list]:
-    """Make the folder `seen` for `record_batches`. Yield a list that is filled at the end: the batches by rank."""
-    batches = []
+def recorded_batches(num_ranks: int) -> list:
+    """Train as ranks, which must all succeed; return the batches of each."""
     Path("seen").mkdir()
-    yield batches
-    for rank in range(num_ranks):
-        batches.append(json.loads(Path(f"seen/{rank}.json").read_text()))
+    end_well(num_ranks, record_batches, "seen")
+    batches = [json.loads(Path(f"seen/{rank}.json").read_text()) for rank in range(num_ranks)]
     shutil.rmtree("seen")
+    return batches
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_any_number_of_ranks_has_the_same_losses(workspace, alone, count):
-    with recorded_batches(count) as batches_of_ranks:
-        ended = end_well(count, record_batches, "seen")
+def test_two_ranks_have_the_same_losses(workspace, alone):
+    curves_alone, batches_alone = alone
 
-    for batch, *parts in zip(alone.batches, *batches_of_ranks, strict=True):
+    batches_of_ranks = recorded_batches(2)
+
+    for batch, *parts in zip(batches_alone, *batches_of_ranks, strict=True):
         assert list(itertools.chain(*parts)) == batch, "the ranks divide each batch"
     curves = read_curves()
-    assert_close(curves, alone.curves)
+    assert_close(curves, curves_alone)
     first_loss = curves.validation[0, 2]
-    assert first_loss == alone.curves.validation[0, 2], "the same bits, as the weights are the same"
-    assert all(rank.out == rank.err == "" for rank in ended[1:]), "the main rank prints for all"
+    assert first_loss == curves_alone.validation[0, 2], "the same bits, as the weights are the same"
 
-    (main, *_) = end_well(count)
+    main, other = end_well(2)
     assert "this run is already finished" in main.out
+    assert other.out == other.err == ""
     assert not Path("data/models").exists(), "the stage publishes it"
-    assert publish()["segments"][0]["ranks"] == count
+    assert publish()["segments"][0]["ranks"] == 2
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (2, 1),
-        (1, 2),
-        pytest.param(1, 4, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 4)])
 def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, before, after):
     last_rank = before - 1
 
@@ -176,34 +155,22 @@ def test_a_checkpoint_of_some_ranks_serves_another_number(workspace, alone, befo
     resumed = end_well(after)
 
     assert f"resumed at step {STOP} " in resumed[0].out
-    assert_close(read_curves(), alone.curves)
+    assert_close(read_curves(), alone[0])
     segments = publish()["segments"]
     assert [segment["from_step"] for segment in segments] == [0, STOP]
     assert [segment["ranks"] for segment in segments] == [before, after]
 
 
-def read_outputs() -> dict[str, bytes]:
-    paths = [
-        "data/models/best_model_params.pt",
-        "data/models/last_model_params.pt",
-        "data/models/model.json",
-        TRAINING_CURVE,
-        VALIDATION_CURVE,
-    ]
-    return {path: Path(path).read_bytes() for path in paths}
-
-
 @pytest.mark.parametrize(
-    ("optimizer", "steps", "numbers_of_ranks"),
+    ("steps", "numbers_of_ranks"),
     [
-        ("muon", 10, (2,)),
-        pytest.param("adamw", STEPS, (2, 3, 6), marks=pytest.mark.slow),
+        (10, (2,)),
+        pytest.param(STEPS, (3, 6), marks=pytest.mark.slow),
     ],
 )
-def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, numbers_of_ranks):
+def test_any_number_of_ranks_has_the_same_bits(workspace, steps, numbers_of_ranks):
     settings = {
         "train.numerics": "exact",
-        "train.optimizer": optimizer,
         "train.micro_batch_tokens": 16,
         "train.batch_tokens": 96,
         "train.max_tokens": 96 * steps,
@@ -212,14 +179,14 @@ def test_any_number_of_ranks_has_the_same_bits(workspace, optimizer, steps, numb
     }
     workspace.change(**settings)
     assert run_stage().code == 0
-    outputs_alone = read_outputs()
+    outputs_alone = results()
 
     for count in numbers_of_ranks:
         clear()
         end_well(count)
         publish()
 
-        assert read_outputs() == outputs_alone, count
+        assert results() == outputs_alone, count
 
 
 def test_ranks_must_share_a_batch_equally():
@@ -243,7 +210,7 @@ def test_two_hosts_of_an_outside_torchrun(workspace, alone):
     hosts = [started(*command, env=workspace.environment) for _ in range(2)]
 
     assert [host.wait(CAP_S) for host in hosts] == [0, 0]
-    assert_close(read_curves(), alone.curves)
+    assert_close(read_curves(), alone[0])
     assert publish()["segments"][0]["ranks"] == 2
 
 
@@ -276,11 +243,6 @@ def test_a_divergence_ends_all_ranks(workspace):
             World(9, 16, 1, 8),
             id="srun",
         ),
-        pytest.param(
-            {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_LOCALID": "0"},
-            World(0, 1, 0, 1),
-            id="a batch script, not srun",
-        ),
     ],
 )
 def test_torchrun_and_srun_are_recognised(monkeypatch, environment, world):
@@ -304,40 +266,7 @@ def test_a_stage_of_dvc_is_no_rank_of_what_the_environment_names(monkeypatch):
     assert ranks.world_from_environment().world_size == 2
 
 
-def test_gradients_of_many_numbers_are_averaged_in_several_buckets(monkeypatch):
-    """At most ten numbers at once, and a longer gradient alone. The other rank has twice these gradients."""
-    sent = []
-
-    def add_the_other_rank(flat):
-        sent.append(len(flat))
-        flat *= 3
-
-    monkeypatch.setattr(ranks, "BUCKET_NUMBERS", 10)
-    monkeypatch.setattr(ranks.dist, "all_reduce", add_the_other_rank)
-    shapes = [(2, 2), (6,), (1,), (30,), (3, 3), (1,), (1,)]
-    parameters = [torch.zeros(shape, requires_grad=True) for shape in shapes]
-    for number, p in enumerate(parameters):
-        p.grad = torch.full_like(p, number + 1.0)
-
-    World(0, 2).average_gradients(parameters)
-
-    assert sent == [10, 1, 30, 10, 1]
-    for number, p in enumerate(parameters):
-        own = number + 1
-        mean = (own + 2 * own) / 2
-        assert torch.equal(p.grad, torch.full_like(p, mean))
-
-
-def test_a_rank_without_a_gpu_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-
-    assert pick_device(1) == torch.device("cuda", 1)
-    with pytest.raises(EnvironmentFailure, match="process 3 of this host has no GPU of its own: 2 are visible"):
-        pick_device(2)
-
-
-@pytest.mark.parametrize(("chosen", "world_size", "threads"), [(None, 4, "2"), (None, 16, "1"), ("3", 4, "3")])
+@pytest.mark.parametrize(("chosen", "world_size", "threads"), [(None, 16, "1"), ("3", 4, "3")])
 def test_ranks_share_the_threads_unless_a_person_chose_their_number(launch, monkeypatch, chosen, world_size, threads):
     started = []
     launch(lambda config, program, arguments: started.append((config.nproc_per_node, program, arguments)))
