@@ -12,13 +12,11 @@ from lm.core.errors import DivergedError
 from lm.exact import functions as exact
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.tokens.windows import TokenWindows, model_selection_starts
-from lm.train import step
 from lm.train.config import TrainParams
 from lm.train.optimizers import build_optimizers
 from lm.train.ranks import World
 from lm.train.state import TrainingState
 from lm.train.step import (
-    accumulate_gradients,
     average_gradients_exactly,
     check_divergence,
     check_finite,
@@ -92,24 +90,6 @@ def same(first: TrainingState, second: TrainingState) -> bool:
 # The sampled vocabulary.
 
 
-def test_each_step_takes_the_numbers_that_are_drawn_for_it(monkeypatch):
-    params = train_params(sampled_vocab_size=20)
-    taken = []
-
-    def recording_average(*given):
-        taken.append(given[-1])
-        return average_gradients_exactly(*given)
-
-    monkeypatch.setattr(step, "average_gradients_exactly", recording_average)
-
-    run(new_state(), params, until=3)
-
-    assert len(taken) == 3
-    for number, draws in enumerate(taken):
-        drawn = np.random.default_rng([params.seed, number]).random(20)
-        assert np.array_equal(draws.numpy(), drawn), number
-
-
 # A run that is interrupted.
 
 
@@ -119,39 +99,17 @@ def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(tmp_path, optimiz
     undisturbed = run(new_state(optimizer))
     stopped = run(new_state(optimizer), until=5)
     torch.save(stopped.as_dict(), tmp_path / "state.pt")
+    drawn_next = torch.rand(3)
 
     resumed = new_state(optimizer)
     resumed.restore(torch.load(tmp_path / "state.pt", weights_only=True))
 
+    assert torch.equal(torch.rand(3), drawn_next)
     assert resumed.step == 5
     assert same(run(resumed), undisturbed)
 
 
-def test_a_resumed_run_draws_the_same_numbers():
-    state = new_state()
-    saved = state.as_dict()
-    expected = torch.rand(3)
-    torch.manual_seed(99)
-
-    new_state().restore(saved)
-
-    assert torch.equal(torch.rand(3), expected)
-
-
 # Micro-batches.
-
-
-def test_micro_batches_give_the_gradients_of_the_batch():
-    x, y = batch_of(8)
-    losses = []
-    gradients = []
-    for rows in (8, 2):
-        model = new_state(numerics="fast").model
-        losses.append(float(accumulate_gradients(model, x, y, rows, torch.float32)))
-        gradients.append(gradient_of(model))
-
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
 
 
 def test_rows_that_the_micro_batch_does_not_divide_count_alike():
@@ -173,22 +131,9 @@ def test_rows_that_the_micro_batch_does_not_divide_count_alike():
 # Gradients in exact numerics.
 
 
-def test_exact_gradients_have_the_same_bits_in_any_order_of_the_rows():
-    """So the ranks may share the rows in any way."""
-    x, y = batch_of(6)
-    forwards = new_state().model
-    backwards = new_state().model
-
-    loss = average_gradients_exactly(forwards, World(), x, y, 1)
-    loss_backwards = average_gradients_exactly(backwards, World(), x.flip(0), y.flip(0), 1)
-
-    assert loss == loss_backwards
-    assert torch.equal(gradient_of(forwards), gradient_of(backwards))
-
-
-@pytest.mark.parametrize("num_rows", [1, 6])
-def test_exact_gradients_are_the_mean_over_the_rows(num_rows):
-    """They are that in float64 within 2⁻⁴⁰, rounded to float32."""
+def test_exact_gradients_are_the_mean_over_the_rows_in_any_order_of_them():
+    """They are that in float64 within 2⁻⁴⁰, rounded to float32; so the ranks may share the rows in any way."""
+    num_rows = 6
     x, y = batch_of(num_rows)
     model = new_state().model
     losses = []
@@ -207,6 +152,11 @@ def test_exact_gradients_are_the_mean_over_the_rows(num_rows):
     error = (gradient_of(model) - mean).abs()
     assert (error <= 2.0**-24 * mean.abs() + 2.0**-40).all()
 
+    backwards = new_state().model
+    loss_backwards = average_gradients_exactly(backwards, World(), x.flip(0), y.flip(0), 1)
+    assert loss_backwards == loss
+    assert torch.equal(gradient_of(backwards), gradient_of(model))
+
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
 def test_gradients_above_the_limit_are_scaled_to_it(numerics):
@@ -223,7 +173,7 @@ def test_gradients_above_the_limit_are_scaled_to_it(numerics):
 
     assert float(unlimited.norm()) == pytest.approx(norm, rel=1e-6)
     assert torch.equal(just_below_the_limit, unlimited)
-    for times in (1.01, 1.99, 30):
+    for times in (1.01, 30):
         clipped, norm_before = gradients(norm / times)
 
         assert norm_before == norm
@@ -231,8 +181,9 @@ def test_gradients_above_the_limit_are_scaled_to_it(numerics):
         assert torch.allclose(clipped, unlimited / times, rtol=1e-5)
 
 
-def average_with_one_gradient(value: float) -> Gemma3Model:
-    """Return a model with the gradients of two micro-batches, in each of which one gradient has this value."""
+@pytest.mark.parametrize("value", [math.nan, 1025.0, -1025.0, 1024.0, -1024.0])
+def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
+    """Above 1,024 it does not fit into the integers in which micro-batches are added: it is never clamped."""
     model = new_state().model
 
     def replace_one(gradient):
@@ -241,24 +192,14 @@ def average_with_one_gradient(value: float) -> Gemma3Model:
         return gradient
 
     model.norm.weight.register_hook(replace_one)
+
     loss = average_gradients_exactly(model, World(), *batch_of(4), 2)
+
     assert math.isfinite(loss), "the loss itself is right"
-    return model
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1025.0, -1025.0])
-def test_a_gradient_that_cannot_be_added_is_seen_in_the_norm(value):
-    """Above 1,024 it does not fit into the integers in which micro-batches are added: it is never clamped."""
-    model = average_with_one_gradient(value)
-
-    assert math.isinf(exact.norm(p.grad for p in model.parameters()))
-
-
-@pytest.mark.parametrize("value", [1024.0, -1024.0])
-def test_the_largest_gradient_that_can_be_added_is_kept(value):
-    model = average_with_one_gradient(value)
-
-    assert model.norm.weight.grad[3] == value
+    if abs(value) == 1024:
+        assert model.norm.weight.grad[3] == value
+    else:
+        assert math.isinf(exact.norm(p.grad for p in model.parameters()))
 
 
 # Curves, divergence, the end of a run.
@@ -268,33 +209,24 @@ def test_a_row_of_the_curve_averages_its_interval():
     single = run(new_state(), train_params(log_every_steps=1)).history.train
     averaged = run(new_state()).history.train
 
-    assert [row[0] for row in averaged] == [3, 6, 9, 12]
-    assert [row[1] for row in averaged] == [384, 768, 1152, 1536]
-    for row in averaged:
-        mean = np.mean([loss for step, _, _, loss, _ in single if row[0] - 3 < step <= row[0]])
-        assert row[3] == pytest.approx(mean)
+    assert [row[:2] for row in averaged] == [[3, 384], [6, 768], [9, 1152], [12, 1536]]
+    assert averaged[1][3] == pytest.approx(np.mean([row[3] for row in single[3:6]]))
 
 
 def test_a_step_that_is_not_finite_names_its_windows():
     windows = TokenWindows(IDS, 16, 8, seed=1)
     first = windows.starts(0)[0]
 
-    for loss, grad_norm in [(math.nan, 1.0), (2.0, math.nan), (2.0, math.inf), (-math.inf, 1.0)]:
+    for loss, grad_norm in [(math.nan, 1.0), (2.0, math.inf)]:
         named = rf"step 0: loss {loss}, gradient norm {grad_norm}, windows \[{first}, .*lower train\.peak_lr 0\.02"
         with pytest.raises(DivergedError, match=named):
             check_finite(loss, grad_norm, new_state(), windows, train_params())
     check_finite(2.0, 1e30, new_state(), windows, train_params())
 
 
-@pytest.mark.parametrize(
-    ("at_step", "advice"), [(0, r"check the weights of train\.init_from"), (1, r"lower train\.peak_lr")]
-)
-def test_a_validation_that_is_not_finite_ends_the_run(at_step, advice):
-    state = new_state()
-    state.step = at_step
-
-    with pytest.raises(DivergedError, match=rf"validation loss is nan at step {at_step}; {advice}"):
-        validate(state, float("nan"))
+def test_a_validation_that_is_not_finite_ends_the_run():
+    with pytest.raises(DivergedError, match=r"validation loss is nan at step 0; check the weights of train\.init_from"):
+        validate(new_state(), math.nan)
 
 
 def state_with_losses(losses: list[float]) -> TrainingState:
@@ -314,7 +246,6 @@ def test_a_rise_above_the_lowest_loss_ends_the_run():
         log_step(state, 3 * 3.75, 1.0, 0.01, params)
 
     check_divergence(state_with_losses([5.0, 3.0, 3.5]), params)
-    check_divergence(state_with_losses([]), params)
     check_divergence(state_with_losses([3.0, 9.0]), train_params(divergence_nats=None))
 
 
@@ -359,7 +290,6 @@ class EchoModel:
 @pytest.mark.parametrize(
     ("world_size", "batch_sizes"),
     [
-        (1, [[8, 8, 4]]),
         (2, [[8, 4], [8]]),
         (4, [[8], [8], [4], []]),
     ],
@@ -379,17 +309,6 @@ def test_ranks_share_the_validation_windows(monkeypatch, world_size, batch_sizes
     starts = model_selection_starts(1600, 16 * 20, 16)
     targets = starts[:, None] + np.arange(16)
     assert np.array_equal(np.nanmax(gathered, axis=0), targets)
-
-
-@pytest.mark.usefixtures("stub_losses")
-def test_a_validation_is_the_mean_of_its_tokens_in_float64():
-    ids = np.random.default_rng(0).integers(60_000, 65_536, 16 * 999 + 1).astype(np.uint16)
-    params = train_params(eval_tokens=len(ids), batch_tokens=16 * 7, micro_batch_tokens=16 * 7)
-
-    loss = validation_loss(TrainingState(EchoModel(), []), Tokens(ids), params, torch.float32)
-
-    targets = ids[: 16 * 999].tolist()
-    assert loss == sum(targets) / len(targets)
 
 
 def test_losses_are_the_golden_ones():
