@@ -86,11 +86,7 @@ def held_writes(monkeypatch):
 
 def test_a_thread_writes_the_state_as_it_was(tmp_path, held_writes):
     weights = torch.ones(3)
-    state = {
-        "model": {"w": weights[1:]},
-        "rows": [[1, weights]],
-        "betas": (0.9, weights),
-    }
+    state = {"model": {"w": weights[1:]}, "rows": [[1, weights]], "betas": (0.9, weights)}
     with CheckpointWriter(tmp_path, (), GPU) as writer:
         writer.save(1, state)
         assert steps_of(tmp_path) == []

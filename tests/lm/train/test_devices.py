@@ -94,8 +94,13 @@ def move_weights(model: nn.Module) -> None:
             setattr(module, name, nn.Parameter(weight.detach().to(DEVICE)))
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-@pytest.mark.parametrize("document_start_id", [None, 0])
+@pytest.mark.parametrize(
+    ("optimizer", "document_start_id"),
+    [
+        ("muon", None),
+        pytest.param("adamw", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_step_leaves_no_tensor_on_the_cpu_and_waits_for_the_gpu_once(optimizer, document_start_id):
     """It waits for the loss and the norm of the gradient together, in whatever number of micro-batches."""
     steps = run_steps(optimizer, document_start_id)

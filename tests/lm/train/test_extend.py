@@ -27,7 +27,7 @@ from support.train_cases import (
 from support.workspace import Workspace
 
 SHORT = 512 * 8
-LONG = 512 * 14
+LONG = 512 * 12
 
 
 def params(decay_begins: int, schedule: str = "wsd") -> SimpleNamespace:
@@ -38,7 +38,7 @@ def params(decay_begins: int, schedule: str = "wsd") -> SimpleNamespace:
 @pytest.fixture
 def workspace(tmp_path):
     workspace = make_training(tmp_path / "ws")
-    # The rate falls from steps 4 and 7 on, in the middle of a log row and of a validation interval.
+    # The rate falls from steps 4 and 6 on, in the middle of a log row and of a validation interval.
     settings = {
         "train.schedule": "wsd",
         "train.decay_fraction": 0.5,
@@ -144,13 +144,6 @@ def test_a_run_that_is_half_deleted_is_not_extended(run, other):
     assert load_newest_checkpoint(run) is None
 
 
-def test_a_run_of_other_values_is_not_extended(run, other, capsys):
-    extend(run, "another", params(9))
-
-    assert load_newest_checkpoint(run) is None
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_run_that_was_killed_while_it_was_extended_is_extended_again(run, other):
     """It has the checkpoint, and no record of it yet."""
     os.link(Checkpoint(other, 9).path, Checkpoint(run, 9).path)
@@ -167,13 +160,3 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run, other, caps
 
     assert load_newest_checkpoint(run)["step"] == 4
     assert "warning: " in capsys.readouterr().err
-
-
-def test_a_checkpoint_whose_record_is_damaged_is_not_extended(run, other, capsys):
-    damaged = Checkpoint(other, 9)
-    damaged.record.write_text('{"sha256": 3}')
-
-    extend(run, "same", params(9))
-
-    assert f"warning: {damaged.record}: " in capsys.readouterr().err
-    assert load_newest_checkpoint(run)["step"] == 6

@@ -85,8 +85,6 @@ def saved_bytes(model: Gemma3Model, ids: torch.Tensor, dtype: torch.dtype) -> in
 @pytest.mark.parametrize(
     ("name", "seq_len", "dtype"),
     [
-        ("tiny", 256, torch.float32),
-        ("tiny", 256, torch.bfloat16),
         ("gpt2_size", 1024, torch.bfloat16),
         ("gemma3_270m", 1024, torch.float32),
     ],
@@ -103,16 +101,6 @@ def test_the_estimate_of_activations_is_what_a_step_saves(name, seq_len, dtype):
     assert saved == pytest.approx(estimate, rel=0.25)
 
 
-def test_the_estimate_of_activations_is_what_an_exact_step_saves():
-    config = dataclasses.replace(PRESETS["tiny"], vocab_size=100, sliding_window=32)
-
-    estimate = activation_bytes(config, 2 * 128, 128, "exact", "cpu", torch.float32)
-
-    ids = torch.zeros(2, 128, dtype=torch.int64)
-    saved = saved_bytes(Gemma3Model(config, "exact"), ids, torch.float32)
-    assert saved == pytest.approx(estimate, rel=0.25)
-
-
 def test_a_run_that_needs_more_than_is_free_is_rejected_or_on_a_gpu_warned_of():
     plan, _ = plan_of()
 
@@ -124,24 +112,11 @@ def test_a_run_that_needs_more_than_is_free_is_rejected_or_on_a_gpu_warned_of():
     assert "lower train.micro_batch_tokens" in warning
 
 
-def test_a_large_micro_batch_on_a_large_gpu_is_not_warned_of():
-    """gpt2_size at a micro-batch of 65,536 tokens in bfloat16 takes less than the 78 GiB of an H100."""
-    lengths = {"seq_len": 1024, "batch_tokens": 65_536, "micro_batch_tokens": 65_536}
-    params = train_params(numerics="fast", **lengths)
-
-    plan = Plan(params, PRESETS["gpt2_size"], 10**9, 65_536, "cuda", torch.bfloat16)
-
-    assert 20 * 2**30 < plan.memory_bytes < 40 * 2**30
-
-
 @pytest.mark.parametrize(
     ("device", "numerics", "is_compiled", "found", "missing"),
     [
         ("cpu", "exact", False, None, None),
         ("cpu", "fast", True, "gcc", "C++ compiler was found (CXX, g++"),
-        ("cpu", "fast", True, "g++", None),
-        ("cuda", "fast", False, None, None),
-        ("cuda", "exact", False, "g++", "C compiler was found (CC, gcc"),
         ("cuda", "exact", False, "my-cc", None),
         ("cuda", "fast", True, "g++", "C compiler was found (CC, gcc"),
     ],

@@ -90,10 +90,3 @@ def test_cosine_by_its_definition():
     assert rates == pytest.approx([*WARMUP, *half_period])
     assert rates[4] == pytest.approx(1.0), "the first step after the warm-up"
     assert rates[12] == pytest.approx(0.55), "half way between peak and minimum"
-
-
-def test_where_warmup_and_decay_overlap_the_smaller_rate_counts():
-    rates, _ = rates_of(schedule="wsd", warmup_steps=10, decay_fraction=1.0, min_lr=0.0)
-
-    assert rates[4] == pytest.approx(5 / 10)
-    assert rates[9] == pytest.approx(11 / 20)
