@@ -7,7 +7,6 @@ read off the text.
 from pathlib import Path
 
 import audit
-import make_tokenizer
 import tokenize_split
 from lm.core.files import read_json, write_json
 from lm.core.params import read_yaml
@@ -73,10 +72,6 @@ def arguments(split="train", folder="tokenizer") -> list[str]:
 
 def tokenize(split="train", folder="tokenizer") -> int:
     return tokenize_split.main(arguments(split, folder))
-
-
-def build_tokenizer(folder="out") -> int:
-    return make_tokenizer.main([*TEXT, "--tokenizer", folder])
 
 
 def run_audit() -> dict:
