@@ -69,29 +69,24 @@ READ = [
     ("a.csv", f"{TABLE}3;ß;".encode(), {"encoding": "koi8-r"}, ["one; two, three", "four", "ß"]),
     ("a.txt", GERMAN.encode(), {"encoding": "utf-16-le"}, [GERMAN]),
     ("a.txt", LETTER.encode(), {"encoding": "UTF-16BE"}, [LETTER]),
-    ("a.txt", "联通".encode("gb18030"), {"encoding": "gb18030"}, ["联通"]),
     # Tables.
     ("a.csv", CSV, {}, ROWS),
     ("a.CSV.gz", packed(UTF_8_MARK + CSV), {}, ROWS),
-    ("a.csv-00000-of-00002", CSV, {}, ROWS),
     ("a.csv", TABLE.encode(), {}, ["one; two, three", "four"]),
     ("a.csv", b'id\ttext\n1\tone, "two"\n', {}, ['one, "two"']),
     ("a.tsv", b"id|text|n\n1|one, two|3\n", {}, ["one, two"]),
     ("a.csv", b"\nsep=;\n\nid,a;text\n0,5;one, two\n", {}, ["one, two"]),
     ("a.csv", b"id,text\n1\n2,two\n", {}, [None, "two"]),
     ("a.csv", b'id,text\r1,"one\rtwo"\r2,three\r', {}, ["one\ntwo", "three"]),
-    ("a.csv", b"", {}, []),
     # JSON.
     ("a.jsonl", b'{"text": "one"}\n\n{"text": null}\n{"text": "two"}\n', {}, ["one", None, "two"]),
     ("a.jsonl.zst", zstandard.compress(b'{"text": "three"}\n'), {}, ["three"]),
     ("a.jsonl", UTF_8_MARK + json_lines(ROWS), {}, ROWS),
-    ("a.jsonl.1", b'"a string"\n\n"another"\n', {}, ["a string", "another"]),
     ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one", None]),
     ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\nnull\n', {"column": "a.b"}, ["one", None]),
     ("a.json", b'{\n"a": {"b": "one"}\n}', {"column": "a.b"}, ["one"]),
     ("a.json", json.dumps(OBJECTS, indent=1).encode("utf-16"), {}, ROWS),
     ("a.json", json.dumps({"id": 1, "text": "one row"}, indent=2).encode(), {}, ["one row"]),
-    ("a.json", b'["one", {"text": "two"}]', {}, ["one", "two"]),
     # Parquet.
     ("a.parquet", parquet(STRINGS.cast(pa.dictionary(pa.int32(), pa.large_string()))), {}, ["p", None, "q", "p"]),
 ]
@@ -122,11 +117,9 @@ def test_json_lines_are_rows_whatever_their_name(tmp_path, name):
     "content",
     [
         "[Verse 1]\nwords\n",
-        "{ int x = 1; }\n",
         '"Yes," he said.\n"No."\n',
         "# Title\n\n```json\n{}\n```\n",
         "<!DOCTYPE html>\n<html></html>\n",
-        "\\documentclass{book}\n",
         "version 1 of https://git-lfs.github.com\n",
     ],
 )
@@ -193,7 +186,6 @@ PLAIN_WORDS = [f"{i}: plain words of ASCII that hide a binary header well. " * 2
 NUMPY_ARRAY = b"\x93NUMPY\x01\0v\0" + PLAIN_WORDS[0].encode()
 NUMBERED = [f"row {i}" for i in range(300)]
 LONG_WINDOW = bytes.fromhex("28b52ffd 00a8 19000068690a")  # a frame of zstd with a window of 2 GiB
-NOTEBOOK = json.dumps({"cells": [{"source": ["words"]}]}, indent=1).encode()
 SET_ENCODING = "set sources.yaml:sources.local.fetch.encoding"
 SED = "; if marks are text, put each field into marks: `sed"
 
@@ -222,15 +214,11 @@ REFUSED = [
     ("a.jsonl", NESTED * 2 + b'{"text": "t"}\n', {}, ["4 of 5 lines have no text in 'text', first line 1, which"]),
     ("a.jsonl", CHAT, {}, ["line 1 has no text in 'text' nor in another field", "docs/data.md#your-own-text"]),
     ("a.jsonl", b'{"text": [1]}\n', {}, ["line 1 holds list in 'text'; convert each row to one string"]),
-    ("a.jsonl", b"5\n", {}, ["line 1 holds int; it must hold a string, or an object with one in 'text'"]),
-    ("a.json", b'["t", {"body": "b"}]', {}, ["1 of 2 items have no text in 'text', first item 2, which has body"]),
     ("a.json", b'{"name": "package"}', {}, ["line 1 has no text in 'text' but name", "set sources.yaml:"]),
-    ("a.ipynb", NOTEBOOK, {}, ["holds one JSON dict and no rows"]),
     ("a.json", b'{"a": 1} // not JSON', {}, ["the file is not JSON"]),
     # Damaged files, and files of another content than their names say.
     ("a.parquet", parquet(NUMBERED)[:-100], {}, ["not a whole parquet file"]),
     ("a.parquet", flipped(parquet(NUMBERED, write_page_checksum=True)), {}, ["row group 0"]),
-    ("a.parquet", parquet(pa.table({"body": ["a"]})), {}, ["columns are body"]),
     ("a.parquet", parquet([5]), {}, ["int64, not strings"]),
     ("a.txt.gz", packed(b"some words of text " * 99)[:-9], {}, ["not a whole .gz file"]),
     ("a.txt.zst", LONG_WINDOW, {}, ["needs a long window; unpack it with `zstd -d --long=31`"]),
