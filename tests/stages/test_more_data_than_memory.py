@@ -15,7 +15,7 @@ from support.train_cases import TOKENIZER
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
 
 MIB = 1 << 20
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 READ = """
 import re, resource, sys, numpy as np
@@ -44,6 +44,7 @@ def large(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_reading_takes_the_memory_of_what_is_read(large):
     """In a process that may take 100 MiB more than its libraries have taken."""
     command = [sys.executable, "-c", READ, str(large), str(100 * MIB)]
