@@ -37,7 +37,7 @@ def ratio_interval(
     documents (`_resampled`): plain resampling never draws a document longer than the longest, so its intervals
     are too narrow if the rate depends on the length. The interval is the union of the equal-tailed and the symmetric
     bootstrap-t interval (Efron and Tibshirani 1993, 12.5; Hall 1988). p is the larger of both p-values, so
-    p ≤ 1 - confidence exactly if the interval excludes zero. docs/metrics.md gives the measured coverage.
+    p ≤ 1 - confidence exactly if the interval excludes zero. docs/compare.md gives the measured coverage.
     """
     values = values[sizes > 0]
     sizes = sizes[sizes > 0].astype(np.float64)

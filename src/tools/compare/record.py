@@ -1,4 +1,4 @@
-"""A comparison of recorded runs as JSON for programs; docs/json.md describes it."""
+"""A comparison of recorded runs as JSON for programs; docs/schemas describes it."""
 
 from collections.abc import Mapping
 
