@@ -9,12 +9,15 @@ import string
 from itertools import product
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from lm.core.files import write_json
+from lm.text.documents import Chunk
 from lm.tokenizer.build import write_tiktoken, write_trained_bpe
+from lm.tokenizer.load import well_formed
 from support import ROOT
 
 TIKTOKEN_CACHE = ROOT.parent / "shared" / "data" / "tiktoken_cache"
@@ -29,6 +32,12 @@ WORDS = [
     *("👩\u200d👩\u200d👧", "🇩🇪"),
 ]
 PIECES = SPECIAL + SPACES + WORDS
+# More contractions, kinds of space, digits, code and scripts.
+MORE_PIECES = [
+    *("<|fim_prefix|>", "Ġ", "'ve", "'re", "'d", "'m", "'S", "'LL", "''s", "'l", "'v", "don't"),
+    *("  ", "\n\n", "\x0b", "\x0c", "\u1680", "\u202f", "\u205f", "\u180e", "Ⅷ", "½", "²", "⑳"),
+    *("Hello", "camelCase", "snake_case", "ALLCAPS", "ǅ", "->", "::", "#include", "ไทย", "\ufffd"),
+]
 
 
 def fuzzed_texts(num_texts: int, seed: int, pieces: list[str] = PIECES) -> list[str]:
@@ -50,6 +59,25 @@ def fuzzed_texts(num_texts: int, seed: int, pieces: list[str] = PIECES) -> list[
         num_pieces = draw.randrange(31)
         texts.append("".join(piece() for _ in range(num_pieces)))
     return texts
+
+
+def hard_texts(num_texts: int, seed: int) -> list[str]:
+    """Return fuzzed texts of all pieces, and a long run of each."""
+    pieces = [*PIECES, *MORE_PIECES]
+    runs = [piece * 999 + "x" for piece in pieces]
+    return [*fuzzed_texts(num_texts, seed, pieces), *runs]
+
+
+def chunk_of(texts: list[str]) -> Chunk:
+    """Return a chunk of these texts alone, well formed."""
+    texts = [well_formed(text) for text in texts]
+    return Chunk(
+        texts=pa.array(texts, pa.large_string()),
+        first_document=0,
+        characters=sum(len(text) for text in texts),
+        utf8_bytes=sum(len(text.encode()) for text in texts),
+        sources={},
+    )
 
 
 TEXTS = fuzzed_texts(20_000, seed=1)

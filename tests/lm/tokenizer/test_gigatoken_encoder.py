@@ -1,12 +1,14 @@
 """gigatoken gives tiktoken's ids; a difference is noticed when a tokenizer is opened."""
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lm.tokenizer import gigatoken_encoder
-from lm.tokenizer.gigatoken_encoder import END, Gigatoken, open_gigatoken
+from lm.tokenizer.gigatoken_encoder import END, UNKNOWN_CHARACTER, Gigatoken, open_gigatoken
 from lm.tokenizer.load import load_tokenizer
-from support.fuzz import chunk_of, hard_texts, known, texts_that_differ
-from support.tokenizer_cases import SPECIAL, TEXTS, write_bpe
+from support.tokenizer_cases import SPECIAL, TEXTS, chunk_of, hard_texts, write_bpe
 
 NEW = ["\u088f", "\ua7ce", "\U0001e6c0", "\U000323b0"]  # letters of Unicode 17, which tiktoken does not have
 
@@ -18,10 +20,14 @@ def bpe(tmp_path_factory):
 
 def test_a_sample_of_the_fuzz_shows_no_difference(bpe):
     encoder = open_gigatoken(bpe)
-    texts = known([*hard_texts(3000, seed=5), *TEXTS[:2000]])
+    fuzzed = pa.array([*hard_texts(3000, seed=5), *TEXTS[:2000]])
+    texts = fuzzed.filter(pc.invert(pc.match_substring_regex(fuzzed, UNKNOWN_CHARACTER))).to_pylist()
     assert len(texts) > 2000
 
-    assert texts_that_differ(encoder, bpe, texts) == []
+    found = encoder.encode_texts(texts)
+
+    expected, _ = bpe.encode_documents(texts)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_tiktoken_encodes_chunks_with_new_characters(bpe):

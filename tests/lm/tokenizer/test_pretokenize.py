@@ -7,8 +7,7 @@ import pytest
 from lm.tokenizer.byte_level import train_bpe
 from lm.tokenizer.load import load_tokenizer, open_backend
 from lm.tokenizer.pretokenize import LONG_RUN_CHARS
-from support.fuzz import hard_texts
-from support.tokenizer_cases import TEXTS, auto_ids, digests, write_bpe
+from support.tokenizer_cases import TEXTS, auto_ids, digests, hard_texts, write_bpe
 
 CODE = [
     'if (a_b->c[12345] != 0x7fff) {\n\t\treturn "it\'s";\n\t}\r\n',

@@ -16,8 +16,7 @@ from lm.tokenizer.load import load_tokenizer
 from lm.tokenizer.round_trip import check_ids, count_losses
 from lm.tokens.tokenfile import lossy_fractions
 from support import tokenize_cases
-from support.fuzz import chunk_of
-from support.tokenizer_cases import save_tokenizer, write_bpe
+from support.tokenizer_cases import chunk_of, save_tokenizer, write_bpe
 
 END = "end of text"  # several words, so that no text gives it
 TEXTS = ["a cat", "A cat", "a  cat", "a café", "½ cat", "a dog", " a cat"]
