@@ -21,9 +21,9 @@ import lm.tokens.tokenfile
 import lm.train.run
 import lm.train.step
 import train as train_stage
-from lm.train.ranks import MAIN_RANK_SPEAKS_S, parent_stage
+from lm.train.ranks import MAIN_RANK_SPEAKS_S
 from support.process import wait_for
-from support.train_cases import Ended, Stage, at_step, beside_training, write_slowly
+from support.train_cases import Ended, Stage, at_step, beside_training, hold_at, write_slowly
 
 
 def run_ranks(count: int, sabotage: Callable | None = None, *arguments) -> list[Ended]:
@@ -73,21 +73,6 @@ def record_batches(folder: str) -> None:
     lm.train.step.accumulate_gradients = recorded
 
 
-def hold_at(step: int) -> None:
-    """A sabotage: after this step each rank writes its process id into `held-<rank>`, and waits.
-
-    It waits for the file `go`, or for the end of the stage that started it.
-    """
-
-    def hold() -> None:
-        path = Path(f"held-{os.environ['RANK']}")
-        path.with_suffix(".tmp").write_text(str(os.getpid()))
-        path.with_suffix(".tmp").rename(path)
-        wait_for(lambda: Path("go").exists() or os.getppid() != parent_stage())
-
-    at_step(step, hold)
-
-
 def hold_at_and_write_slowly_beside_training(step: int) -> None:
     """A sabotage: as `hold_at`; the main rank's thread writes a checkpoint for longer than the others wait to leave."""
     hold_at(step)
@@ -96,11 +81,11 @@ def hold_at_and_write_slowly_beside_training(step: int) -> None:
 
 
 def hang_at(rank: int, step: int) -> None:
-    """A sabotage: after this step this rank hangs, as long as its stage lives; the others wait a second for it."""
+    """A sabotage: after this step this rank hangs until it is ended; the others wait a second for it."""
 
     def hang() -> None:
         if os.environ["RANK"] == str(rank):
-            wait_for(lambda: os.getppid() != parent_stage())
+            wait_for(lambda: False)
         dist.group.WORLD._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(seconds=1))
 
     at_step(step, hang)

@@ -30,7 +30,7 @@ import train as train_stage
 from lm.tokens.tokenfile import write_tokens
 from lm.train import checkpoints, fingerprint
 from support.process import AT_END, CAP_S, end_group, wait_for
-from support.stages import change_params
+from support.stages import change_params, run_here
 from support.workspace import Workspace
 
 FLAGS = {
@@ -40,10 +40,6 @@ FLAGS = {
 ARGUMENTS = [word for flag in FLAGS.items() for word in flag]
 TRAIN = ("train", ARGUMENTS)
 TOKENS = Path("data/processed_datasets")
-PIPELINE_ARGUMENTS = [
-    f"--train={TOKENS}/train.bin", f"--validation={TOKENS}/validation.bin",
-    "--models=data/models", "--metrics=metrics", "--plots=plots",
-]  # fmt: skip
 TOKENIZER = {"kind": "bpe", "vocab_size": 50, "eot_id": 49, "sha256": "ab" * 32}
 MAX_STEPS = 8
 RESULTS = [
@@ -116,7 +112,7 @@ def make_finished_run(folder: Path) -> Workspace:
 def train_with_paths_of_pipeline() -> None:
     """Run the stage on the files of data/, without a run folder of before."""
     shutil.rmtree(".runs", ignore_errors=True)
-    assert train_stage.main(PIPELINE_ARGUMENTS) == 0
+    assert run_here("train") == 0
 
 
 def set_runtime(**values) -> None:
@@ -128,8 +124,8 @@ def clear() -> None:
     """Delete everything that runs and sabotages have made."""
     for name in (".runs", "data/models", "metrics", "plots"):
         shutil.rmtree(name, ignore_errors=True)
-    for name in ("held", "writing", "go"):
-        Path(name).unlink(missing_ok=True)
+    for path in [*Path().glob("held*"), Path("writing"), Path("go")]:
+        path.unlink(missing_ok=True)
 
 
 def results() -> dict[str, bytes]:
@@ -262,11 +258,15 @@ def at_step(step: int, action: Callable) -> None:
 
 
 def hold_at(step: int) -> None:
-    """A sabotage: after this step the stage writes its process id into `held` and waits for the file `go`."""
+    """A sabotage: after this step the stage writes its process id into `held` and waits for the file `go`.
+
+    Of ranks that a stage started, each writes `held<rank>`.
+    """
 
     def hold() -> None:
-        Path("held.tmp").write_text(str(os.getpid()))
-        Path("held.tmp").rename("held")
+        held = Path(f"held{os.environ.get('RANK', '')}")
+        held.with_suffix(".tmp").write_text(str(os.getpid()))
+        held.with_suffix(".tmp").rename(held)
         wait_for(Path("go").exists)
 
     at_step(step, hold)
