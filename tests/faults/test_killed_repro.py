@@ -4,24 +4,25 @@ import os
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
-import yaml
 
+from lm.core.params import read_yaml
 from support.process import CAP_S, hold_at, living_members, started, wait_for
-from support.stages import STAGES, TINY, outputs_of, write_texts
+from support.stages import STAGES, outputs_of
 from support.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def workspace(tmp_path):
-    """A small pipeline on own text, of which nothing has run."""
-    workspace = Workspace(tmp_path)
-    workspace.change(**TINY)
-    write_texts(tmp_path / "data/local/texts.jsonl")
-    workspace.commit()
+def workspace(finished, tmp_path):
+    """The small project, of whose run nothing is recorded."""
+    workspace = Workspace(tmp_path / "copy", finished)
+    (workspace.folder / "dvc.lock").unlink()
+    shutil.rmtree(workspace.folder / ".dvc/cache/runs")
+    shutil.rmtree(workspace.folder / ".runs")
     return workspace
 
 
@@ -44,14 +45,10 @@ def start_and_hold(workspace: Workspace, stage: str) -> subprocess.Popen:
     return repro
 
 
-def lock_of(workspace: Workspace) -> str:
-    path = workspace.folder / "dvc.lock"
-    return path.read_text() if path.exists() else ""
-
-
 def is_recorded(workspace: Workspace, stage: str) -> bool:
     """Return True if dvc.lock has the stage."""
-    return f"\n  {stage}:" in lock_of(workspace)
+    lock = workspace.folder / "dvc.lock"
+    return lock.exists() and stage in read_yaml(lock)["stages"]
 
 
 def is_in_run_cache(workspace: Workspace, script: str) -> bool:
@@ -64,9 +61,9 @@ def test_a_failed_or_interrupted_stage_is_not_recorded_and_one_command_recovers(
     data = workspace.folder / "data"
 
     # It fails.
-    workspace.change(**{"sources.local.fetch.split.validation_fraction": -1})
+    workspace.change(**{"sources.small.fetch.split.validation_fraction": -1})
     failed = workspace.run("dvc", "repro", "fetch", check=False)
-    workspace.change(**{"sources.local.fetch.split.validation_fraction": 0.2})
+    workspace.change(**{"sources.small.fetch.split.validation_fraction": 0.1})
     assert failed.returncode == 255
     assert "exited with 2" in failed.stderr
     (error,) = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
@@ -90,27 +87,17 @@ def test_a_failed_or_interrupted_stage_is_not_recorded_and_one_command_recovers(
     assert workspace.repro("fetch") == set()
 
 
-def recorded_hashes(workspace: Workspace) -> dict[tuple[str, str], str]:
+def recorded_hashes(folder: Path) -> dict[str, str]:
     """Return what dvc.lock records of the outputs of all stages."""
-    stages = yaml.safe_load(lock_of(workspace))["stages"]
-    hashes = {}
-    for stage, entry in stages.items():
-        for out in entry["outs"]:
-            hashes[stage, out["path"]] = out["md5"]
-    return hashes
+    stages = read_yaml(folder / "dvc.lock")["stages"]
+    return {out["path"]: out["md5"] for entry in stages.values() for out in entry["outs"]}
 
 
 # Stages that go on, because DVC alone is killed. Until one has ended, the next one refuses with exit code 75.
 GO_ON = {"fetch", "tokenize_train", "eval"}
 
 
-def test_after_kill_9_in_any_stage_one_command_recovers(finished, tmp_path):
-    workspace = Workspace(tmp_path / "copy", finished)
-    undisturbed = recorded_hashes(workspace)
-    (workspace.folder / "dvc.lock").unlink()
-    shutil.rmtree(workspace.folder / ".dvc/cache/runs")
-    shutil.rmtree(workspace.folder / ".runs")
-
+def test_after_kill_9_in_any_stage_one_command_recovers(workspace, finished):
     for stage in [stage for stage in STAGES if stage != "plot"]:
         repro = start_and_hold(workspace, stage)
         kill = os.kill if stage in GO_ON else os.killpg
@@ -125,4 +112,4 @@ def test_after_kill_9_in_any_stage_one_command_recovers(finished, tmp_path):
         workspace.repro(stage)
 
     assert workspace.repro() == {"plot"}, "what was recovered does not run again"
-    assert recorded_hashes(workspace) == undisturbed
+    assert recorded_hashes(workspace.folder) == recorded_hashes(finished)
