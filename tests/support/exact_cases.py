@@ -4,6 +4,7 @@ A case takes one of these modules and a device, and returns tensors. Whoever com
 The numbers are hard to add, the shapes fit no tile, and masks reveal the order of additions.
 """
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,25 +46,8 @@ def square_sums_as_defined(tensors: list[Tensor]) -> list[float]:
     return [for_tensors(order.square_sum)(x.reshape(-1)) for x in tensors]
 
 
-SAME_NAMES = (
-    "rms_norm",
-    "rms_norm_gradient",
-    "gated_gelu",
-    "gated_gelu_gradient",
-    "attention",
-    "attention_gradient",
-    "short_attention",
-    "short_attention_gradient",
-    "softmax_less_targets",
-    "token_nats",
-    "softmax",
-    "multiples",
-    "adamw",
-    "orthogonalize",
-    "sum_bags",
-)
 definition = SimpleNamespace(
-    **{name: for_tensors(getattr(order, name)) for name in SAME_NAMES},
+    **{name: for_tensors(function) for name, function in inspect.getmembers(order, inspect.isfunction)},
     pack=lambda b: b,
     multiply=multiply_as_defined,
     square_sums=square_sums_as_defined,
