@@ -34,7 +34,7 @@ def tokenizer(request, tmp_path_factory):
     made = tmp_path_factory.mktemp(request.param)
     if request.param == "bpe":
         return write_bpe(made)
-    write_huggingface(made, write_gemma_like(tmp_path_factory.mktemp("source")))
+    write_huggingface(made, write_gemma_like(tmp_path_factory.mktemp("source"), 400))
     return made
 
 

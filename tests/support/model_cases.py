@@ -2,20 +2,18 @@
 
 import dataclasses
 import json
-import string
 import types
 from pathlib import Path
 
-import tokenizers
 import torch
-from tokenizers import AddedToken, decoders, models, normalizers
 
 from lm.core.numerics import Numerics
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.weights import save_models
 from lm.tokenizer.build import write_huggingface, write_trained_bpe
 from lm.tokenizer.load import Tokenizer, load_tokenizer
-from support.tokenizer_cases import fuzzed_texts, save_tokenizer
+from support import tokenizer_cases
+from support.tokenizer_cases import fuzzed_texts
 
 SHAPE = {
     "n_layer": 4,
@@ -48,32 +46,9 @@ def write_gemma_like(folder: Path, source: Path) -> Tokenizer:
 
     `source` is the repository's folder, `folder` what make_tokenizer would make of it.
     """
-    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
-    single_bytes = [f"<0x{byte:02X}>" for byte in range(256)]
-    characters = ["▁", "\n", *string.ascii_letters, *string.digits, *string.punctuation, "é"]
-    entries = [*special, *single_bytes, *characters, "th", "▁th"]
-    vocab = {entry: index for index, entry in enumerate(entries)}
-    merges = [("t", "h"), ("▁", "th")]
-    model = models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    backend = tokenizers.Tokenizer(model)
-    backend.normalizer = normalizers.Replace(" ", "▁")
-    spaces = decoders.Replace("▁", " ")
-    backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
-    backend.add_special_tokens([AddedToken(name, normalized=False) for name in special])
-
     source.mkdir(parents=True, exist_ok=True)
-    save_tokenizer(
-        backend,
-        source,
-        tokenizer_class="PreTrainedTokenizerFast",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-    )
-
     folder.mkdir(parents=True)
-    write_huggingface(folder, source)
+    write_huggingface(folder, tokenizer_cases.write_gemma_like(source, 400, after=()))
     return load_tokenizer(folder)
 
 

@@ -100,8 +100,8 @@ def write_gpt2(folder: Path) -> Path:
     return folder
 
 
-def write_gemma_like(folder: Path) -> Path:
-    """Write a tokenizer like Gemma's with GEMMA_LIKE_SIZE entries and one special token after them."""
+def write_gemma_like(folder: Path, num_entries: int = GEMMA_LIKE_SIZE, after: tuple = ("<image_soft_token>",)) -> Path:
+    """Write a tokenizer like Gemma's with this many entries, and special tokens `after` them."""
     # The vocabulary: special and added tokens, bytes, letters, and what merges make of two to four letters.
     names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -110,7 +110,7 @@ def write_gemma_like(folder: Path) -> Path:
     merges = [*product(letters, letters), *product(pairs, letters), *product(pairs, pairs)]
     merged = [left + right for left, right in merges]
     entries = dict.fromkeys([*names, "\n", "\n\n", "<tag>", *byte_tokens, *letters, *merged])
-    vocab = {entry: index for index, entry in enumerate(list(entries)[:GEMMA_LIKE_SIZE])}
+    vocab = {entry: index for index, entry in enumerate(list(entries)[:num_entries])}
     merges = [(left, right) for left, right in merges if left + right in vocab]
     model = models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
 
@@ -122,8 +122,8 @@ def write_gemma_like(folder: Path) -> Path:
     backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
     backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
 
-    # Tokens that are found in a text as a whole; the last special token comes after the vocabulary.
-    special = [*names, "<image_soft_token>"]
+    # Tokens that are found in a text as a whole; `after` comes after the vocabulary.
+    special = [*names, *after]
     backend.add_special_tokens([AddedToken(name, normalized=False) for name in special])
     backend.add_tokens([AddedToken(name, normalized=False) for name in ("\n\n", "<tag>")])
     backend.enable_truncation(5)
