@@ -4,6 +4,7 @@ folder = stage_folder(Path(name))
 change_params(folder, {"train.seq_len": 64})
 """
 
+import copy
 import importlib
 import json
 import shlex
@@ -79,7 +80,7 @@ def change_params(folder: Path, values: dict, name: str | None = None) -> None:
             section = params
             for parent in parents:
                 section = section.setdefault(parent, {})
-            section[last] = values[key]
+            section[last] = copy.deepcopy(values[key])  # a change below it stays in the file
         path.write_text(yaml.safe_dump(params, sort_keys=False))
 
 

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-
+from lm.core.params import read_yaml
 from support import ROOT
 from support.stages import MICRO_MODEL, STAGES, change_params, params_file, run_stages
 from support.texts import write_sentences
@@ -16,21 +15,11 @@ from support.warm_python import WARM_PROGRAMS
 
 # Text of data/local/small.jsonl; the source `local` reads the other files there.
 SMALL_TEXT = "data/local/small.jsonl"
-SMALL_SOURCE = {
-    "fetch": {
-        "kind": "local", "include": "small.jsonl", "exclude": None, "column": "text", "encoding": "utf-8",
-        "separator": None,
-        "split": {
-            "validation_fraction": 0.1, "test_documents": None, "max_shared_fraction": 0.1,
-            "near_duplicates": {"threshold": 0.7, "ngram_words": 5, "num_permutations": 64, "rule": 2},
-        },
-    },
-    "train": {"split": "train", "start_char": 0, "num_chars": None},
-    "validation": {"split": "validation", "start_char": 0, "num_chars": None},
-    "prompts": ["", "One old"],
-}  # fmt: skip
 SMALL = {
-    "data.source": "small", "sources.small": SMALL_SOURCE, "sources.local.fetch.include": "*.txt",
+    "data.source": "small", "sources.local.fetch.include": "*.txt",
+    "sources.small": read_yaml(ROOT / "sources.yaml")["sources"]["local"],
+    "sources.small.fetch.include": "small.jsonl", "sources.small.fetch.split.validation_fraction": 0.1,
+    "sources.small.prompts": ["", "One old"],
     "tokenizers.bpe.vocab_size": 400, "models.micro": MICRO_MODEL, "model.name": "micro",
     "train.seq_len": 32, "train.batch_tokens": 512, "train.micro_batch_tokens": 512, "train.max_tokens": 10240,
     "train.warmup_steps": 2, "train.log_every_tokens": 1024, "train.eval_every_tokens": 5120, "train.eval_tokens": 512,
@@ -94,7 +83,7 @@ class Workspace:
 
     def get(self, name: str):
         """Return a parameter by its dotted name."""
-        value = yaml.safe_load(params_file(self.folder, name).read_text())
+        value = read_yaml(params_file(self.folder, name))
         for part in name.split("."):
             value = value[part]
         return value
@@ -102,17 +91,7 @@ class Workspace:
     def make_small(self) -> None:
         """Set parameters of a small run: 330 documents, 400 tokens, a model of a few thousand parameters, 20 steps."""
         self.change(**SMALL)
-        self.write_small_text(330)
-
-    def write_small_text(self, num_documents: int, seed: int = 0) -> None:
-        """Write the text of the source `small`."""
-        write_sentences(self.folder / SMALL_TEXT, num_documents, seed)
-
-    def write_own_text(self, num_files: int) -> None:
-        """Write files 0.txt, 1.txt, … of three lines into data/local."""
-        for i in range(num_files):
-            path = self.folder / "data" / "local" / f"{i}.txt"
-            path.write_text(f"file {i} has {i * i} words and {i % 7} more of them\n" * 3)
+        write_sentences(self.folder / SMALL_TEXT, 330)
 
     def run(self, *command: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
         """Run a command in the copy and return what it printed; a failure shows it."""
