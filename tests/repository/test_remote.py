@@ -9,17 +9,11 @@ import re
 import pytest
 
 from support import ROOT
+from support.refusal import files_below
+from support.stages import STAGES, outputs_of
 from support.workspace import Workspace
 
 BLOCK = re.compile(r"^```bash \w+\n(.*?)^```", re.M | re.S)
-OUTPUTS = (
-    "data/raw",
-    "data/tokenizer",
-    "data/processed_datasets",
-    "data/audit",
-    "data/models",
-    "data/evaluation",
-)
 
 
 def recipe(pattern: str) -> list[list[str]]:
@@ -71,14 +65,9 @@ def colleague(author, tmp_path):
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
-    """Return the bytes of every file of every output by its path."""
-    found = {}
-    for output in OUTPUTS:
-        for path in (workspace.folder / output).rglob("[!.]*"):
-            if path.is_file():
-                name = path.relative_to(workspace.folder).as_posix()
-                found[name] = path.read_bytes()
-    return found
+    """Return the bytes of every file of every output in data/ by its path."""
+    outputs = tuple(path for stage in STAGES for path in outputs_of(stage) if path.startswith("data/"))
+    return {name: content for name, content in files_below(workspace.folder).items() if name.startswith(outputs)}
 
 
 @pytest.mark.slow
