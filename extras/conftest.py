@@ -3,6 +3,5 @@
 from support.fixtures import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,
-    pytest_unconfigure,
 )
 from support.project import finished, pipeline  # noqa: F401

@@ -3,7 +3,6 @@
 from support.fixtures import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,
-    pytest_unconfigure,
     stub_losses,
 )
 from support.process import ended_processes  # noqa: F401

@@ -1,12 +1,10 @@
-"""Hooks of tests/ and extras/: order, time limits, files in memory, programs that start at once. One torch thread.
+"""Hooks of tests/ and extras/: order, time limits, files in memory. One torch thread.
 
 Threads wait for each other by spinning, which beside other processes makes small steps many times slower.
 """
 
 import os
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 import lm.core.environment  # noqa: F401 - before torch
@@ -15,7 +13,6 @@ import psutil
 import pytest
 
 from support import ROOT
-from support.warm_python import WARM_PROGRAMS, start_server, stop_server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 SLOW_TIMEOUT_S = 3600
@@ -37,12 +34,13 @@ COSTLY_FILES = [
     "tests/repository/test_reruns.py",
     "tests/repository/test_make.py",
 ]
-SERVER = pytest.StashKey[subprocess.Popen]()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Put temporary files into memory where there is room; for `make test`, start the server of `python` and `dvc`."""
-    # Tests write and sync thousands of small files, which takes as long on a disk as everything else.
+def pytest_configure() -> None:
+    """Put temporary files into memory where there is room.
+
+    Tests write and sync thousands of small files, which takes as long on a disk as everything else.
+    """
     for folder in MEMORY.glob("lm-tests-*"):
         if not psutil.pid_exists(int(folder.name.rpartition("-")[2])):
             shutil.rmtree(folder, ignore_errors=True)
@@ -51,18 +49,6 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = MEMORY / f"lm-tests-{os.getpid()}"
         folder.mkdir()
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
-    # One server for all processes of the tests.
-    if config.getoption("markexpr") == "not slow" and WARM_PROGRAMS not in os.environ:
-        folder = Path(tempfile.mkdtemp(prefix="warm"))
-        config.stash[SERVER] = start_server(folder)
-        os.environ[WARM_PROGRAMS] = str(folder)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the server, in the process that started it."""
-    if SERVER in config.stash:
-        stop_server(config.stash[SERVER])
-        del config.stash[SERVER], os.environ[WARM_PROGRAMS]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

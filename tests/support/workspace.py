@@ -11,7 +11,6 @@ from lm.core.params import read_yaml
 from support import ROOT
 from support.stages import MICRO_MODEL, STAGES, change_params, params_file, run_stages
 from support.texts import write_sentences
-from support.warm_python import WARM_PROGRAMS
 
 # Text of data/local/small.jsonl; the source `local` reads the other files there.
 SMALL_TEXT = "data/local/small.jsonl"
@@ -47,12 +46,6 @@ def copy_compiled_loops(folder: Path) -> None:
             shutil.copy2(path, folder / cache / path.name)
 
 
-def path_of_programs() -> str:
-    """Return a PATH whose `python` and `dvc` are those that run the tests; in the fast suite they start at once."""
-    folders = [os.environ.get(WARM_PROGRAMS), str(Path(sys.executable).parent), os.environ["PATH"]]
-    return os.pathsep.join(folder for folder in folders if folder)
-
-
 ALL = set(STAGES)
 
 
@@ -72,7 +65,7 @@ class Workspace:
         # The commands' `python` is the one that runs the tests; the run is the same on any machine.
         self.environment = {
             **os.environ,
-            "PATH": path_of_programs(),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
