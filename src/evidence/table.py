@@ -14,6 +14,7 @@
 import collections
 import csv
 import dataclasses
+import gzip
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -84,16 +85,20 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
             columns = table.column_names
             rows = table.to_pylist()
         else:
-            with open(path, encoding="utf-8-sig", newline="") as file:
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
                 first_line = file.readline()
-                file.seek(0)
                 delimiter = max(DELIMITERS, key=first_line.count)
+                if first_line.startswith("sep="):  # of Excel
+                    delimiter = first_line[4]
+                else:
+                    file.seek(0)
                 reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
                 rows = list(reader)
                 columns = list(reader.fieldnames or [])
     except UnicodeDecodeError:
         raise WrongInput(f"{path}: is not UTF-8; save it as CSV in UTF-8") from None
-    except (OSError, ValueError, csv.Error, ImportError) as error:
+    except (OSError, EOFError, ValueError, csv.Error, ImportError) as error:
         raise WrongInput(f"{path}: cannot be read: {error}") from None
     if not wanted:
         wanted = LOSSES if "nats" in columns or "score" not in columns else SCORES
@@ -106,6 +111,10 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> list[Row]:
     for row_number, row in enumerate(rows, 1):
         if None in row:
             raise WrongInput(f"{path}: row {row_number} has more fields than the first line names")
+        if list(row.values()) == columns:
+            raise WrongInput(f"{path}: row {row_number} repeats the names of the columns; name each table of its own")
+        if not any(row.values()):
+            raise WrongInput(f"{path}: row {row_number} is empty; delete it")
     return rows
 
 

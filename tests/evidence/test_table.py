@@ -1,6 +1,7 @@
 """Tables of losses and of scores become runs, and a bad table is refused with what is wrong and where."""
 
 import csv
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,17 @@ def test_a_table_with_semicolons_tabs_or_blanks_and_a_byte_order_mark_is_read(tm
     other.write_text(commas.read_text().replace(",", delimiter), encoding="utf-8-sig")
 
     assert [run.values.tolist() for run in read_tables([other])] == [run.values.tolist() for run in read(GOOD)]
+
+
+def test_a_table_that_names_its_separator_and_a_compressed_one_are_read(tmp_path, read):
+    table = write(tmp_path / "a.csv", GOOD).read_text()
+    named = tmp_path / "named.csv"
+    named.write_text("sep=;\n" + table.replace(",", ";"))
+    compressed = tmp_path / "a.csv.gz"
+    compressed.write_bytes(gzip.compress(table.encode()))
+
+    for path in (named, compressed):
+        assert [run.values.tolist() for run in read_tables([path])] == [run.values.tolist() for run in read(GOOD)]
 
 
 def test_a_parquet_file_and_several_tables_give_the_runs_of_one_csv_file(read, tmp_path):
@@ -150,6 +162,11 @@ def test_a_bad_table_is_refused_with_what_is_wrong(read, rows, said):
         (
             "run,document,nats,utf8_bytes\na,x,5,9\na,y,5,9,3\n",
             "t.csv: row 2 has more fields than the first line names",
+        ),
+        ("run,document,nats,utf8_bytes\na,x,5,9\n,,,\n", "t.csv: row 2 is empty; delete it"),
+        (
+            "run,document,nats,utf8_bytes\na,x,5,9\nrun,document,nats,utf8_bytes\nb,x,5,9\n",
+            "t.csv: row 2 repeats the names of the columns",
         ),
         ("run,document,nats,utf8_bytes\na,\xfc,5,9\n", "t.csv: is not UTF-8; save it as CSV in UTF-8"),
         (None, "t.csv: cannot be read"),
