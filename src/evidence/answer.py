@@ -217,7 +217,7 @@ def describe_noise(group: Group, confidence: float) -> list[str]:
 
 
 class Note(NamedTuple):
-    """A kind, which docs/schemas lists, and a sentence in Markdown."""
+    """A kind, which schemas lists, and a sentence in Markdown."""
 
     kind: str
     text: str

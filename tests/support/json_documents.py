@@ -1,4 +1,4 @@
-"""The keys and types of JSON documents, as docs/schemas gives them and as a document has them."""
+"""The keys and types of JSON documents, as schemas gives them and as a document has them."""
 
 import json
 
@@ -31,7 +31,7 @@ def documented(schema: str) -> dict[str, set[str]]:
 def _read_schema(schema: str) -> tuple[dict, dict]:
     """Return the JSON Schema of a document, such as reprolm.compare/2, and its definitions."""
     name = schema.removeprefix("reprolm.").replace("/", "-")
-    content = json.loads((ROOT / "docs" / "schemas" / f"{name}.json").read_text(encoding="utf-8"))
+    content = json.loads((ROOT / "schemas" / f"{name}.json").read_text(encoding="utf-8"))
     assert content["properties"]["schema"] == {"const": schema}
     return content, content.get("$defs", {})
 

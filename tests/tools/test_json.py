@@ -1,4 +1,4 @@
-"""The JSON of compare is what docs/schemas documents, follows from the losses, and has finite numbers only."""
+"""The JSON of compare is what schemas documents, follows from the losses, and has finite numbers only."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def test_a_recorded_run_has_its_facts_beside_its_score():
 
 def test_the_documented_kinds_of_warnings_are_those_of_the_code():
     code = "".join((ROOT / "src" / path).read_text() for path in ("evidence/answer.py", "tools/compare/facts.py"))
-    schema = json.loads((ROOT / "docs" / "schemas" / "compare-2.json").read_text())
+    schema = json.loads((ROOT / "schemas" / "compare-2.json").read_text())
     comparison = schema["properties"]["comparisons"]["items"]["properties"]
 
     kinds = comparison["warnings"]["items"]["properties"]["kind"]["enum"]

@@ -1,4 +1,4 @@
-"""A comparison of recorded runs as JSON for programs; docs/schemas describes it."""
+"""A comparison of recorded runs as JSON for programs; schemas describes it."""
 
 from collections.abc import Mapping
 
