@@ -84,7 +84,22 @@ def lose_a_number(patch, model) -> None:
     model.norm.weight.data[0] = torch.nan
 
 
-@pytest.mark.parametrize("change", [*CHANGES.values(), lose_a_number], ids=[*CHANGES, "not a number"])
+def change_one_token(patch, model) -> None:
+    """Change its loss by half of what would show in the mean over SCORED_TOKENS."""
+    of_code = hugging_face.token_losses
+
+    def losses(*arguments):
+        nats = of_code(*arguments).clone()
+        nats[0, 5] += hugging_face.SCORED_TOKENS / 2 * hugging_face.rounding_bound(model.config, 6.0)
+        return nats
+
+    patch.setattr(hugging_face, "token_losses", losses)
+
+
+OTHERS = {"not a number": lose_a_number, "one token": change_one_token}
+
+
+@pytest.mark.parametrize("change", (CHANGES | OTHERS).values(), ids=CHANGES | OTHERS)
 def test_a_change_of_the_code_is_more_than_rounding(tmp_path, monkeypatch, change):
     model = build(400)
     write_pretrained(tmp_path, model, EOT_ID)
