@@ -56,7 +56,7 @@ class Night(NamedTuple):
         return effects
 
     def change(self, rng: np.random.Generator, is_gain: bool) -> Change:
-        """Return a change that may be wide, if it is no gain."""
+        """Draw a change. Only one that is not a gain can be an outlier: its seeds spread `wide_factor` times as far."""
         if not is_gain and rng.random() < self.wide_share:
             return Change(0.0, self.wide_factor)
         values, shares = zip(*self.correlations, strict=True)

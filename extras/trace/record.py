@@ -17,7 +17,7 @@ RECORD = {
 
 
 def read_record(tokens: TokenFile) -> dict:
-    """Return model.json. IntegrityError if it has no record of a training, or of one with other tokens."""
+    """Return model.json. Raise IntegrityError if the model was imported, or trained on another token file."""
     record = read_json(MODEL)
     check_types(MODEL, record, RECORD, "run `dvc repro`; a model that was imported has no record of its training")
     if record["data_sha256"]["train"] != tokens.meta["sha256"]:

@@ -51,7 +51,7 @@ class Sides(NamedTuple):
 
     @property
     def left_out(self) -> list[tuple[Group, list[Run]]]:
-        """Return each group with its runs that have no partner, if it has any."""
+        """Return the groups in which some runs have no partner, each with these runs."""
         sides = ((self.whole_a, self.a), (self.whole_b, self.b))
         left_out = [(whole, [run for run in whole.runs if run not in side.runs]) for whole, side in sides]
         return [(whole, runs) for whole, runs in left_out if runs]
@@ -201,7 +201,7 @@ def difference_of_items(sums: np.ndarray, sizes: np.ndarray, confidence: float =
     `sums` are the differences B - A of the scores of each document's items, `sizes` the numbers of items. Items of one
     document depend on each other, so only the sums are independent: the standard error is the clustered one of paired
     differences (Miller 2024, arXiv 2411.00640), corrected for few and for unequal documents, with Student's t
-    (`studentized`). If fewer than LEAST_DIFFERENT documents differ, there is no interval.
+    (`studentized`). The interval needs at least LEAST_DIFFERENT documents with a difference.
     """
     value = float(sums.sum() / sizes.sum())
     if np.count_nonzero(sums) < LEAST_DIFFERENT:

@@ -73,7 +73,10 @@ def power(ratio: float, seeds: int, are_pairs: bool, confidence: float) -> float
 
 
 def detectable_ratio(seeds: int, are_pairs: bool, confidence: float) -> float:
-    """Return the difference in standard deviations that so many seeds of each side show with POWER, by bisection."""
+    """Return the smallest difference that is shown with probability POWER, in standard deviations, by bisection.
+
+    Each side has `seeds` runs.
+    """
     low = 0.0
     high = 1024.0
     for _ in range(60):

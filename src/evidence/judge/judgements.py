@@ -60,24 +60,24 @@ class Judgement(NamedTuple):
         return dict(zip(columns(), values, strict=True))
 
 
-def judge(former: Sequence[Judgement], pair: Pair, figures: Figures, fresh: Fresh | None = None) -> Judgement:
-    """Return the judgement that follows on `former`; `fresh` may confirm a change that is about to be kept."""
-    pairs, sides = spreads_of_others(former, pair)
-    level = next_level([each.earns for each in former])
+def judge(previous: Sequence[Judgement], pair: Pair, figures: Figures, fresh: Fresh | None = None) -> Judgement:
+    """Return the judgement that follows on `previous`; `fresh` may confirm a change that is about to be kept."""
+    pairs, sides = spreads_of_others(previous, pair)
+    level = next_level([each.earns for each in previous])
     decision = decide(figures, pairs, sides, level, pair.least_gain)
     if fresh and decision.answer == "keep":
         decision = confirm(decision, figures.seeds, fresh)
-    earns = decision.answer == "keep" and may_earn(former, pair)
-    return Judgement(len(former) + 1, pair, figures, decision, fresh, earns)
+    earns = decision.answer == "keep" and may_earn(previous, pair)
+    return Judgement(len(previous) + 1, pair, figures, decision, fresh, earns)
 
 
-def may_earn(former: Sequence[Judgement], pair: Pair) -> bool:
+def may_earn(previous: Sequence[Judgement], pair: Pair) -> bool:
     """Return whether a change that is kept raises later levels.
 
     Each base does so once: the first one that was judged on this text, and each change that was kept since. A change is
     soon better than a base that is known to be bad, and kept again as often as it is judged again.
     """
-    of_text = [each for each in former if each.pair.text == pair.text]
+    of_text = [each for each in previous if each.pair.text == pair.text]
     bases = {of_text[0].pair.base_tree if of_text else pair.base_tree}
     for each in of_text:
         if each.is_kept and each.pair.base_tree in bases:
@@ -86,7 +86,7 @@ def may_earn(former: Sequence[Judgement], pair: Pair) -> bool:
     return pair.base_tree in bases - have_earned
 
 
-def spreads_of_others(former: Sequence[Judgement], pair: Pair) -> tuple[Spread, Spread]:
+def spreads_of_others(previous: Sequence[Judgement], pair: Pair) -> tuple[Spread, Spread]:
     """Return the spread of the other pairs, and that of the other sides, in the judgements of this text.
 
     Of each the judgement with the most seeds counts, and none that is far wider than the others.
@@ -94,7 +94,7 @@ def spreads_of_others(former: Sequence[Judgement], pair: Pair) -> tuple[Spread, 
     own = (pair.base_tree, pair.candidate_tree)
     pairs: dict[tuple[str, str], tuple[Spread, bool]] = {}  # with whether it is wide
     sides: dict[str, tuple[Spread, bool]] = {}
-    for judged in former:
+    for judged in previous:
         if judged.pair.text != pair.text:
             continue
         figures = judged.figures

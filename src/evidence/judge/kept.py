@@ -132,7 +132,7 @@ def reject_few_documents(losses: Run, what: str, failure: type[EvidenceError]) -
 def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, str], log: Path) -> int:
     """Run a command in a folder; return its exit status. If this process is asked to end, end all that it started."""
     process = None
-    former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with open(log, "w") as file:
             process = subprocess.Popen(
@@ -146,4 +146,4 @@ def run_to_the_end(command: Sequence[str], folder: Path, variables: dict[str, st
             process.wait()
         raise
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)

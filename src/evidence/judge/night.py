@@ -54,9 +54,9 @@ def judge_candidate(
     reject_shadowing(base, candidate)
     pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", first_seed, least_gain)
     with only_judge():
-        former = read_judgements()
+        previous = read_judgements()
         for num_seeds in sorted({min(look, most_seeds) for look in LOOKS}):
-            judged = judge_once(runner, base, candidate, former, pair, num_seeds)
+            judged = judge_once(runner, base, candidate, previous, pair, num_seeds)
             print(f"judgement {judged.number}: {judged.decision.reason}", file=sys.stderr)
             if judged.decision.answer != "undecided":
                 break
@@ -67,7 +67,7 @@ def judge_once(
     runner: Runner,
     base: Commit,
     candidate: Commit,
-    former: list[Judgement],
+    previous: list[Judgement],
     pair: Pair,
     num_seeds: int,
 ) -> Judgement:
@@ -81,15 +81,15 @@ def judge_once(
     pair = pair._replace(text=text_hash(of_base[0]))
 
     # A change that was judged before has its row.
-    recorded = next((each for each in former if each.is_of(pair, num_seeds)), None)
+    recorded = next((each for each in previous if each.is_of(pair, num_seeds)), None)
     if recorded:
-        again = judge(former[: recorded.number - 1], recorded.pair._replace(text=pair.text), figures, recorded.fresh)
+        again = judge(previous[: recorded.number - 1], recorded.pair._replace(text=pair.text), figures, recorded.fresh)
         where = f"{JUDGEMENTS}: judgement {recorded.number}"
         reject_difference(row_of(recorded), row_of(again), where, "its runs")
         return recorded
 
     # One that is about to be kept must be better with a seed that nobody ran, too.
-    judged = judge(former, pair, figures)
+    judged = judge(previous, pair, figures)
     if judged.is_kept:
         for _ in range(FRESH_TRIES):
             fresh = fresh_runs(runner, base, candidate, of_base[0])
@@ -99,9 +99,9 @@ def judge_once(
             found = f"{fresh.difference:+.4f} with seed {fresh.seed}, {figures.pairs_mean:+.4f} in kept runs"
             folders = f"{folder_of(runner, base)} and {folder_of(runner, candidate)}"
             raise RunFailed(f"new runs disagree with kept ones: {found}; remove {folders}, and judge again")
-        judged = judge(former, pair, figures, fresh)
-    former.append(judged)
-    write_judgements(former)
+        judged = judge(previous, pair, figures, fresh)
+    previous.append(judged)
+    write_judgements(previous)
     return judged
 
 

@@ -31,7 +31,7 @@ HEADER = ",".join(HeldOutScore._fields)
 
 
 def read_test_reads(path: Path) -> list[HeldOutScore]:
-    """Return all looks at the test split, the oldest first, or [] if there is no file.
+    """Return all evaluations of the test split, the oldest first; [] if there is no file.
 
     They are those of the last commit and those of the file: `dvc exp apply` replaces the file by an older one. Raise
     IntegrityError for a line that is not a row.

@@ -111,7 +111,7 @@ def entries_of(record: Path) -> dict[str, object]:
 
 
 def check_link(link: Link, stage: str) -> None:
-    """Compare an entry with the SHA-256 of its file. A downloaded vocabulary has no entry for the text."""
+    """Compare an entry with the SHA-256 of its file, if there is one: a downloaded tokenizer names no text."""
     recorded = entries_of(link.record).get(link.entry)
     if recorded is None:
         return
