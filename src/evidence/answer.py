@@ -217,7 +217,7 @@ def describe_noise(group: Group, confidence: float) -> list[str]:
 
 
 class Note(NamedTuple):
-    """A kind, which schemas lists, and a sentence in Markdown."""
+    """A kind, one of those in schemas/compare-2.json, and a sentence in Markdown."""
 
     kind: str
     text: str

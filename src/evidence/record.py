@@ -1,4 +1,4 @@
-"""Comparisons as JSON for programs; schemas describes the documents, and a test compares them with it."""
+"""Comparisons as JSON for programs; a test compares them with schemas/compare-2.json."""
 
 import json
 import math

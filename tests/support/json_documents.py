@@ -1,4 +1,4 @@
-"""The keys and types of JSON documents, as schemas gives them and as a document has them."""
+"""The keys and types of JSON documents, as a schema gives them, and as a document has them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The JSON of compare is what schemas documents, follows from the losses, and has finite numbers only."""
+"""The JSON of compare fits its schema, follows from the losses, and has finite numbers only."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A comparison of recorded runs as JSON for programs; schemas describes it."""
+"""A comparison of recorded runs as JSON for programs; schemas/compare-2.json is its schema."""
 
 from collections.abc import Mapping
 
