@@ -31,8 +31,8 @@ MICRO_MODEL = {
     "norm_eps": 1e-6,
     "max_seq_len": 1024,
 }
-LINKED = ("src", "dvc.yaml", "requirements", "requirements.txt")
-COPIED = ("params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml")
+LINKED = ("src", "requirements", "requirements.txt")
+COPIED = ("dvc.yaml", "params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml")
 # The file that holds a section, if it is not params.yaml.
 FILES = {
     "sources": "sources.yaml",
