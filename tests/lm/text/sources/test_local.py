@@ -1,36 +1,26 @@
 """Local text: which files are read, what is warned of, and how it is split."""
 
+import dataclasses
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from lm.core.errors import DataError
-from lm.text.near_duplicates import NearDuplicates
+from lm.core.params import read_section
 from lm.text.sources.local import LocalFetch, fetch_local, find_files
 from lm.text.splits import SplitParams
+from support import ROOT
+
+SHIPPED = read_section(ROOT / "sources.yaml", "sources.local.fetch", LocalFetch)
+SPLIT = read_section(ROOT / "sources.yaml", "sources.local.fetch.split", SplitParams)
 
 
-def split_params(validation_fraction=0.2, test_documents=None):
-    near_duplicates = NearDuplicates(threshold=0.7, ngram_words=5, num_permutations=64, rule=2)
-    return SplitParams(validation_fraction, test_documents, 0.1, near_duplicates)
-
-
-def fetch_params(**changes):
-    values = {
-        "include": "**/*",
-        "exclude": None,
-        "column": "text",
-        "encoding": "utf-8",
-        "separator": None,
-        "split": split_params(),
-    }
-    return LocalFetch("local", **(values | changes))
-
-
-def texts_of(folder: Path, split: str) -> list[str]:
-    """Return the documents of a split as fetch wrote it."""
-    return pq.read_table(folder / split / "0000.parquet")["text"].to_pylist()
+def fetch(folder: Path, contents: dict[str, str], validation_fraction=0.2, **changes) -> dict:
+    """Write text files into `folder`/in, fetch them into `folder`/out and return the manifest."""
+    write_files(folder / "in", contents)
+    split = dataclasses.replace(SPLIT, validation_fraction=validation_fraction)
+    params = dataclasses.replace(SHIPPED, **{"split": split} | changes)
+    return fetch_local(params, folder / "in", folder / "out")
 
 
 def write_files(folder: Path, contents: dict[str, str]) -> Path:
@@ -41,18 +31,7 @@ def write_files(folder: Path, contents: dict[str, str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("split", "separator", "is_said"),
-    [(split_params(), "---", True), (split_params(), "\n\n", False)],
-)
-def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, split, separator, is_said):
-    contents = {f"{name}.txt": f"text of {name}\n\nand more of {name}" for name in "abc"}
-    source = write_files(tmp_path / "in", contents)
-
-    fetch_local(fetch_params(split=split, separator=separator), source, tmp_path / "out")
-
-    warning = f"fetch.separator is {separator!r}, which occurs in none of 3 files"
-    assert (warning in capsys.readouterr().err) == is_said
+# Which files are read.
 
 
 @pytest.mark.parametrize(
@@ -60,7 +39,6 @@ def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, split, s
     [
         ("real", "links to the folder .*/real; set local.path"),
         ("nowhere", "links to nothing"),
-        ("in/link", "links to nothing, or in a circle"),
     ],
 )
 def test_links_that_dvc_does_not_follow_are_refused(tmp_path, target, sentence):
@@ -76,14 +54,16 @@ def test_links_that_dvc_does_not_follow_are_refused(tmp_path, target, sentence):
         find_files(source, "*.txt")
 
 
-def test_include_selects_files_without_hidden_ones(tmp_path, capsys):
+def test_include_and_exclude_select_files_without_hidden_ones(tmp_path, capsys):
     shown = ["a.txt", "b.md", "deep/c.txt"]
     hidden = [".hidden/d.txt", "_SUCCESS", "__pycache__/a.pyc", "deep/_delta_log/e.txt"]
     for name in shown + hidden:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
 
-    assert find_files(tmp_path, "**/*.txt") == [tmp_path / "a.txt", tmp_path / "deep/c.txt"]
+    assert find_files(tmp_path, "**/*.txt", "deep/**/*") == [tmp_path / "a.txt"]
+    assert find_files(tmp_path, ("a.*", "b.*"), ("*.txt~", "a.*")) == [tmp_path / "b.md"]
+    capsys.readouterr()
     assert find_files(tmp_path, "**/*") == [tmp_path / name for name in shown]
 
     warning = "warning: 3 files are left out because their names or folders begin with _, first "
@@ -113,137 +93,89 @@ def test_a_path_is_a_file_or_a_folder_with_matching_files(tmp_path):
         find_files(tmp_path / "nowhere", "*")
 
 
+# What is warned of, and what is refused.
+
+
+@pytest.mark.parametrize(("separator", "is_said"), [("---", True), ("\n\n", False)])
+def test_a_separator_that_occurs_nowhere_is_warned_of(tmp_path, capsys, separator, is_said):
+    fetch(tmp_path, {f"{name}.txt": f"text of {name}\n\nand more of {name}" for name in "abc"}, separator=separator)
+
+    warning = f"fetch.separator is {separator!r}, which occurs in none of 3 files"
+    assert (warning in capsys.readouterr().err) == is_said
+
+
 @pytest.mark.parametrize(
-    ("lengths", "asked", "least", "most", "is_said"),
+    ("lengths", "asked", "has_another_size", "has_few_documents"),
     [
-        ([100_000, 30, 20, 40, 10], 0.05, 0, 0.002, True),  # one book and four short files
-        ([900] + [10] * 100, 0.05, 0.05, 0.06, False),
-        ([50, 70, 80], 0.05, 0.25, 0.25, True),  # the shortest has far more
+        pytest.param([100_000, 30, 20, 40, 10], 0.05, True, True, id="one book and four short texts"),
+        pytest.param([800] * 20 + [4000] * 2, 0.15, False, True, id="few short texts"),
+        pytest.param([800] * 200 + [40_000] * 2, 0.15, False, False, id="many short texts"),
     ],
 )
-def test_validation_never_takes_far_too_much(tmp_path, capsys, lengths, asked, least, most, is_said):
+def test_a_validation_of_another_size_or_of_few_documents_is_warned_of(
+    tmp_path, capsys, lengths, asked, has_another_size, has_few_documents
+):
     contents = {}
     for number, length in enumerate(lengths):
-        contents[f"{number}.txt"] = f"{number:04d}" + "x" * (length - 4)
-    source = write_files(tmp_path / "in", contents)
-
-    manifest = fetch_local(fetch_params(split=split_params(asked)), source, tmp_path / "out")
-
-    fraction = manifest["splits"]["validation"]["characters"] / sum(lengths)
-    assert least <= fraction <= most
-    said = capsys.readouterr().err
-    assert ("warning: validation has" in said) == is_said
-    assert (f"not {asked:.2%} (validation_fraction)" in said) == is_said
-
-
-def test_one_document_can_be_split_only_if_a_separator_cuts_it(tmp_path):
-    (tmp_path / "book.txt").write_text("all in one\n\nand a second paragraph")
-
-    with pytest.raises(DataError, match=r"the text is one document, .*; cut it"):
-        fetch_local(fetch_params(), tmp_path / "book.txt", tmp_path / "out")
-    fetch_local(fetch_params(separator="\n\n"), tmp_path / "book.txt", tmp_path / "out")
-
-    assert len(texts_of(tmp_path / "out", "train")) == 1
-    assert len(texts_of(tmp_path / "out", "validation")) == 1
-
-
-SAME_WORDS = "the same words in both files\n" * 3
-
-
-def test_text_that_cannot_be_split_is_refused(tmp_path):
-    source = write_files(tmp_path / "in", {"empty.txt": ""})
-    with pytest.raises(DataError, match="no document of 1 files has text"):
-        fetch_local(fetch_params(), source, tmp_path / "out")
-
-    for name in ("a.txt", "b.txt"):
-        (source / name).write_text(SAME_WORDS)
-    with pytest.raises(DataError, match="all documents of 3 files are near-duplicates"):
-        fetch_local(fetch_params(), source, tmp_path / "out")
-
-
-@pytest.mark.parametrize(("num_short", "is_said"), [(200, False), (20, True)])
-def test_a_document_is_much_of_validation_only_if_there_are_few_others_and_is_warned_of(
-    tmp_path, capsys, num_short, is_said
-):
-    """As in TinyStories: two documents are as long as a quarter of the short ones together."""
-    contents = {}
-    for number, length in enumerate([800] * num_short + [num_short * 200] * 2):
         words = [f"{number}w{i}" for i in range(length // 5)]
-        contents[f"{number:04d}.txt"] = " ".join(words)
-    source = write_files(tmp_path / "in", contents)
+        contents[f"{number}.txt"] = " ".join(words)
 
-    fetch_local(fetch_params(split=split_params(0.15)), source, tmp_path / "out")
+    fetch(tmp_path, contents, asked)
 
-    lengths = [len(text) for text in texts_of(tmp_path / "out", "validation")]
-    assert (max(lengths) > 0.1 * sum(lengths)) == is_said
     said = capsys.readouterr().err
+    assert (f"not {asked:.2%} (validation_fraction)" in said) == has_another_size
     warning = "of its characters, so that few documents decide the score; add text, or cut long"
-    assert (warning in said) == is_said
-    assert (f"warning: the longest of {len(lengths)} clusters" in said) == is_said
+    assert (warning in said) == has_few_documents
 
 
 @pytest.mark.parametrize(
-    ("words", "sharing", "others", "is_said"),
-    [(20, ".c", ".txt", False), (400, ".c", ".txt", True), (400, ".txt", ".c", True)],
+    ("contents", "sentence"),
+    [
+        ({"a.txt": ""}, "no document of 1 files has text"),
+        ({"a.txt": "all in one"}, "the text is one document, .*; cut it"),
+        ({"a.txt": "the same", "b.txt": "the same"}, "all documents of 2 files are near-duplicates"),
+    ],
 )
-def test_a_suffix_with_another_share_of_validation_is_warned_of(tmp_path, capsys, words, sharing, others, is_said):
+def test_text_that_cannot_be_split_is_refused(tmp_path, contents, sentence):
+    with pytest.raises(DataError, match=sentence):
+        fetch(tmp_path, contents)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_suffix_with_another_share_of_validation_is_warned_of(tmp_path, capsys, is_shared):
     """Files that share much with each other, such as generated code, are the last that validation takes."""
-    shared = "static int shared ( void ) { return 0 ; } " * 3
-    contents = {f"{n}{others}": " ".join(f"word{n}x{k}" for k in range(40)) for n in range(60)}
-    for n in range(40):
-        code = " ".join(f"name{n}x{k}" for k in range(words))
-        contents[f"{n}{sharing}"] = shared + code if is_said else code
-    source = write_files(tmp_path / "in", contents)
+    shared = "static int shared ( void ) { return 0 ; } " * 3 if is_shared else ""
+    contents = {}
+    for number in range(60):
+        contents[f"{number}.txt"] = " ".join(f"word{number}x{k}" for k in range(40))
+        contents[f"{number}.c"] = shared + " ".join(f"name{number}x{k}" for k in range(40))
 
-    manifest = fetch_local(fetch_params(), source, tmp_path / "out")
+    counts = fetch(tmp_path, contents)["characters_by_suffix"]
 
-    counts = manifest["characters_by_suffix"]
-    shares = {split: chars[".c"] / sum(chars.values()) for split, chars in counts.items()}
-    train = sum(map(len, texts_of(tmp_path / "out", "train")))
-    assert sum(counts["train"].values()) == train
+    train, validation = (counts[split][".c"] / sum(counts[split].values()) for split in ("train", "validation"))
     said = capsys.readouterr().err
-    warning = f".c files have {shares['train']:.0%} of the characters of train, but {shares['validation']:.0%} of"
-    assert (warning in said) == is_said
-    assert said.count("of the characters of train") == is_said
+    warning = f".c files have {train:.0%} of the characters of train, but {validation:.0%} of validation"
+    assert (warning in said) == is_shared
+    assert said.count("of the characters of train") == is_shared
 
 
-def test_files_that_hold_no_text_are_named(tmp_path, capsys):
-    contents = {"a.txt": "one two", "b.txt": "", "c.txt": "three four", "d.csv": "", "e.txt": ""}
-    source = write_files(tmp_path / "in", contents)
-
-    fetch_local(fetch_params(exclude="e.*"), source, tmp_path / "out")
-
-    assert "" in texts_of(tmp_path / "out", "train")
-    assert "" not in texts_of(tmp_path / "out", "validation")
-    assert f"warning: 2 of 4 files hold no text; first {source / 'b.txt'}\n" in capsys.readouterr().err
-
-
-def test_texts_that_excel_may_have_cut_are_counted(tmp_path, capsys):
+def test_files_without_text_and_texts_that_excel_may_have_cut_are_counted(tmp_path, capsys):
     longest = "é" * 32_767
     contents = {"a.csv": f'text\n"{longest}"\n', "b.jsonl": f'"{longest}"\n"{longest}x"\n', "c.txt": longest}
-    source = write_files(tmp_path / "in", contents)
 
-    fetch_local(fetch_params(split=None), source, tmp_path / "out")
+    manifest = fetch(tmp_path, contents | {"d.csv": "", "e.txt": ""})
 
+    assert manifest["splits"]["train"]["dropped_rows"]["empty"] == 1
+    said = capsys.readouterr().err
+    assert f"warning: 2 of 5 files hold no text; first {tmp_path / 'in/d.csv'}\n" in said
     warning = "warning: 2 texts have exactly 32,767 characters, the most that a cell of Excel holds; their ends may be"
-    assert warning in capsys.readouterr().err
+    assert warning in said
 
 
 def test_a_remedy_that_all_unreadable_files_have_is_named_once(tmp_path):
-    source = write_files(tmp_path / "in", {f"{n}.jsonl": '{"body": "text"}\n' for n in range(12)})
-
     with pytest.raises(DataError) as error:
-        fetch_local(fetch_params(split=None), source, tmp_path / "out")
+        fetch(tmp_path, {f"{number}.jsonl": '{"body": "text"}\n' for number in range(12)}, split=None)
 
     *problems, what_to_do = str(error.value).splitlines()
     assert [problem.partition(": ")[2] for problem in problems] == ["line 1 has no text in 'text' but body"] * 10
     assert "12 of 12 files cannot be read; set sources.yaml:sources.local.fetch.column to one of them, or" in what_to_do
-
-
-def test_excluded_files_are_not_found(tmp_path):
-    (tmp_path / "drafts").mkdir()
-    for name in ("a.txt", "b.txt", "drafts/c.txt"):
-        (tmp_path / name).write_text(name)
-
-    assert find_files(tmp_path, "**/*.txt", "drafts/**/*") == [tmp_path / "a.txt", tmp_path / "b.txt"]
-    assert find_files(tmp_path, ("a.*", "b.*"), ("*.txt~", "a.*")) == [tmp_path / "b.txt"]
