@@ -70,6 +70,24 @@ def test_include_and_exclude_select_files_without_hidden_ones(tmp_path, capsys):
     assert f"{warning}{tmp_path / '_SUCCESS'}" in capsys.readouterr().err
 
 
+def test_files_that_programs_put_beside_text_are_left_out(tmp_path, capsys):
+    beside = ["a.txt:Zone.Identifier", "desktop.ini", "a.txt.dvc", "$RECYCLE.BIN/b.txt"]
+    backups = ["a.txt~", "#a.txt#", "a.csv.bak", "a.txt.ORIG"]
+    for name in ("a.txt", "Zone.Identifiers.txt", ".b.txt.icloud", "c.txt.dvc", *beside, *backups):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+
+    found = find_files(tmp_path, "**/*")
+
+    assert [path.name for path in found] == [".b.txt.icloud", "Zone.Identifiers.txt", "a.txt", "c.txt.dvc"]
+    said = capsys.readouterr().err
+    assert "warning: 4 files are left out because the operating system or DVC wrote them, first " in said
+    assert f"warning: 4 files are left out because they are backups by their names, first {tmp_path}/#a.txt#;" in said
+
+    find_files(tmp_path, "*.txt")
+    assert capsys.readouterr().err == "", "those that include does not take are not counted"
+
+
 def test_what_dvc_does_not_hash_is_left_out(tmp_path, capsys, monkeypatch):
     """Its changes would not run the stage again."""
     monkeypatch.chdir(tmp_path)
@@ -159,15 +177,17 @@ def test_a_suffix_with_another_share_of_validation_is_warned_of(tmp_path, capsys
     assert said.count("of the characters of train") == is_shared
 
 
-def test_files_without_text_and_texts_that_excel_may_have_cut_are_counted(tmp_path, capsys):
+def test_files_without_text_or_with_doubtful_text_are_counted(tmp_path, capsys):
     longest = "é" * 32_767
     contents = {"a.csv": f'text\n"{longest}"\n', "b.jsonl": f'"{longest}"\n"{longest}x"\n', "c.txt": longest}
+    contents |= {"d.csv": "", "e.txt": "", "f.txt": "404: Not Found"}
 
-    manifest = fetch(tmp_path, contents | {"d.csv": "", "e.txt": ""})
+    manifest = fetch(tmp_path, contents)
 
     assert manifest["splits"]["train"]["dropped_rows"]["empty"] == 1
     said = capsys.readouterr().err
-    assert f"warning: 2 of 5 files hold no text; first {tmp_path / 'in/d.csv'}\n" in said
+    assert f"warning: 2 of 6 files hold no text; first {tmp_path / 'in/d.csv'}\n" in said
+    assert "warning: 1 of 6 files are answers of a server, such as web pages, or" in said
     warning = "warning: 2 texts have exactly 32,767 characters, the most that a cell of Excel holds; their ends may be"
     assert warning in said
 

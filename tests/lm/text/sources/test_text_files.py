@@ -27,8 +27,7 @@ def documents(path: Path, **changes: str) -> list[str | None]:
 def parquet(texts, **options) -> bytes:
     """Return a column of texts as a parquet file."""
     file = io.BytesIO()
-    table = texts if isinstance(texts, pa.Table) else pa.table({"text": texts})
-    pq.write_table(table, file, compression="none", use_dictionary=False, **options)
+    pq.write_table(pa.table({"text": texts}), file, compression="none", use_dictionary=False, **options)
     return file.getvalue()
 
 
@@ -37,56 +36,38 @@ def packed(content: bytes) -> bytes:
 
 
 GERMAN = "Grüße, und „schöne“ Wörter; viele"
-CHINESE = "数据文本" * 9
 LETTER = "From the window one saw 1999 houses.\nNote: it rained.\n\nReceived: nothing.\n"
 TABLE = 'id;text;note\n1;"one; two, three";x\n2;four;y\n'
+LINES = b'{"text": "one"}\n\n{"text": null, "url": "https://a.b"}\n{"text": "two"}\n'
 NESTED = b'{"id": 1, "content": {"title": "t", "body": {"en": "one"}}}\n{"content": null}\n'
-CHAT = b'{"id": 1, "messages": [{"role": "user", "content": "one"}]}\n'
-C4 = '{"text": "one two", "url": "https://a.b"}\n{"text": "three", "timestamp": "2019"}\n'
 ROWS = ['é, "quoted"\nline 2', "", "two"]
 OBJECTS = [{"id": 1, "text": row} for row in ROWS]
 CSV = 'id,text\r\n1,"é, ""quoted""\r\nline 2"\r\n2,\r\n3,two\r\n'.encode()
 STRINGS = pa.array(["p", None, "q", "p"])
-UTF_8_MARK = codecs.BOM_UTF8
-
-
-def json_lines(rows: list) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
 
 READ = [
     # Plain text.
     ("a.txt", "é\r\nb".encode(), {}, ["é\nb"]),
-    ("a.txt.gz", packed(b"words") + b"\0" * 512, {}, ["words"]),
     ("a.txt", b"word,text\nSome lines.\n", {}, ["word,text\nSome lines.\n"]),
-    ("a.txt", b"one\r\n\r\ntwo", {"separator": r"\n\n"}, ["one", "two"]),  # as a shell passes it
-    ("a.txt", b"one\r\n\r\ntwo", {"separator": "\r\n\r\n"}, ["one", "two"]),
+    ("a.txt", b"one\r\n\r\ntwo", {"separator": r"\r\n\r\n"}, ["one", "two"]),  # as a shell passes it
     # Encodings.
-    ("a.txt", UTF_8_MARK + GERMAN.encode(), {"encoding": "utf-16-le"}, [GERMAN]),
-    ("a.txt", codecs.BOM_UTF32_BE + GERMAN.encode("utf-32-be"), {}, [GERMAN]),
-    ("a.txt", CHINESE.encode("utf-16-le"), {"encoding": "utf-16-le"}, [CHINESE]),
+    ("a.txt", codecs.BOM_UTF32_LE + GERMAN.encode("utf-32-le"), {"encoding": "cp1252"}, [GERMAN]),
     ("a.txt", "数".encode("utf-16-le"), {"encoding": "utf-16-le"}, ["数"]),
-    ("a.csv", f"{TABLE}3;ß;".encode(), {"encoding": "koi8-r"}, ["one; two, three", "four", "ß"]),
-    ("a.txt", GERMAN.encode(), {"encoding": "utf-16-le"}, [GERMAN]),
+    ("a.txt", LETTER.encode("utf-16-be"), {"encoding": "UTF-16BE"}, [LETTER]),
     ("a.txt", LETTER.encode(), {"encoding": "UTF-16BE"}, [LETTER]),
     # Tables.
-    ("a.csv", CSV, {}, ROWS),
-    ("a.CSV.gz", packed(UTF_8_MARK + CSV), {}, ROWS),
+    ("a.csv-00000-of-00002", CSV, {}, ROWS),
+    ("a.CSV.gz", packed(codecs.BOM_UTF8 + CSV), {}, ROWS),
     ("a.csv", TABLE.encode(), {}, ["one; two, three", "four"]),
     ("a.csv", b'id\ttext\n1\tone, "two"\n', {}, ['one, "two"']),
-    ("a.tsv", b"id|text|n\n1|one, two|3\n", {}, ["one, two"]),
     ("a.csv", b"\nsep=;\n\nid,a;text\n0,5;one, two\n", {}, ["one, two"]),
     ("a.csv", b"id,text\n1\n2,two\n", {}, [None, "two"]),
-    ("a.csv", b'id,text\r1,"one\rtwo"\r2,three\r', {}, ["one\ntwo", "three"]),
     # JSON.
-    ("a.jsonl", b'{"text": "one"}\n\n{"text": null}\n{"text": "two"}\n', {}, ["one", None, "two"]),
-    ("a.jsonl.zst", zstandard.compress(b'{"text": "three"}\n'), {}, ["three"]),
-    ("a.jsonl", UTF_8_MARK + json_lines(ROWS), {}, ROWS),
+    ("a.jsonl.zst", zstandard.compress(LINES), {}, ["one", None, "two"]),
+    ("part-00000.gz", packed(LINES), {"separator": "o"}, ["one", None, "two"]),
     ("a.jsonl", NESTED, {"column": "content.body.en"}, ["one", None]),
-    ("a.jsonl", b'{"a.b": "one", "a": {"b": "two"}}\nnull\n', {"column": "a.b"}, ["one", None]),
     ("a.json", b'{\n"a": {"b": "one"}\n}', {"column": "a.b"}, ["one"]),
     ("a.json", json.dumps(OBJECTS, indent=1).encode("utf-16"), {}, ROWS),
-    ("a.json", json.dumps({"id": 1, "text": "one row"}, indent=2).encode(), {}, ["one row"]),
     # Parquet.
     ("a.parquet", parquet(STRINGS.cast(pa.dictionary(pa.int32(), pa.large_string()))), {}, ["p", None, "q", "p"]),
 ]
@@ -100,17 +81,6 @@ def test_a_file_is_read(tmp_path, name, content, changes, texts):
 
     assert list(file.documents()) == texts
     assert file.num_replaced == 0
-
-
-@pytest.mark.parametrize("name", ["a.jl.gz", "c4.00000-of-01024.json.gz", "part-00000", "a.txt"])
-def test_json_lines_are_rows_whatever_their_name(tmp_path, name):
-    content = C4.encode()
-    (tmp_path / name).write_bytes(packed(content) if name.endswith(".gz") else content)
-
-    file = text_file(tmp_path / name)
-
-    assert list(file.documents()) == ["one two", "three"]
-    assert file.has_rows
 
 
 @pytest.mark.parametrize(
@@ -150,7 +120,7 @@ def test_what_a_writer_of_csv_writes_is_read(tmp_path, quoting, delimiter):
             "long enough, one bad \ufffd byte, and a true \ufffd",
         ),
         ("a.json", b'{"text": "long enough for one bad \xff byte"}\n', "long enough for one bad \ufffd byte"),
-        ("b.jsonl", json_lines([{"text": "a\ud800b \ud83d\ude00"}]), "a\ufffdb \N{GRINNING FACE}"),
+        ("b.jsonl", b'{"text": "a\\ud800b \\ud83d\\ude00"}', "a\ufffdb \N{GRINNING FACE}"),
     ],
 )
 def test_what_utf_8_does_not_have_is_replaced_and_counted_once(tmp_path, name, content, text):
@@ -173,34 +143,59 @@ def test_up_to_a_tenth_of_the_characters_may_be_damaged(tmp_path, name, damage):
         documents(tmp_path / name)
 
 
+PAGE = b"\n<!doctype HTML>\n<title>404 Not Found</title>"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_doubtful"),
+    [
+        ("a.txt", PAGE, True),
+        ("a.html", PAGE, False),
+        ("a.txt", b"<?xml version='1.0'?>\n<Error><Code>AccessDenied</Code></Error>", True),
+        ("a.txt", b"404: Not Found", True),
+        ("a.txt", b"She was not found at home.", False),
+        ("a.csv", b"text\nBread &#38; butter\n" + b"a &lt; b\n" * 4, True),
+        ("a.txt", b"Bread &amp; butter " * 4, False),
+        ("a.txt", b"Gr=C3=BC=C3=9Fe " * 5, True),
+        ("a.txt", b"Gr%C3%BC%C3%9Fe " * 5, True),
+        ("a.txt", "Grüße “привет” ".encode().decode("cp1252", "replace").encode() * 3, True),
+        ("a.txt", "NÃO, «déjà»: Âge, 50 % = 1/2; Ðе “€”\n===\n".encode() * 9, False),
+    ],
+)
+def test_answers_of_servers_and_text_in_other_forms_are_doubtful(tmp_path, name, content, is_doubtful):
+    (tmp_path / name).write_bytes(content)
+    file = text_file(tmp_path / name)
+
+    assert len(list(file.documents())) > 0
+
+    assert file.is_doubtful == is_doubtful
+
+
 # What is refused.
 
 
-def flipped(content: bytes) -> bytes:
-    """Return bytes with another bit in their middle."""
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-PLAIN_WORDS = [f"{i}: plain words of ASCII that hide a binary header well. " * 20 for i in range(200)]
-NUMPY_ARRAY = b"\x93NUMPY\x01\0v\0" + PLAIN_WORDS[0].encode()
 NUMBERED = [f"row {i}" for i in range(300)]
-LONG_WINDOW = bytes.fromhex("28b52ffd 00a8 19000068690a")  # a frame of zstd with a window of 2 GiB
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 SET_ENCODING = "set sources.yaml:sources.local.fetch.encoding"
 SED = "; if marks are text, put each field into marks: `sed"
 
 REFUSED = [
     # Other things than text.
-    ("a.gz", packed(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n"), {}, ["is a web archive", "JSONL"]),
-    ("inbox", b"From a@b.c Sat Jan  3 01:05:34 1996\nSubject: words\n\nHello.\n", {}, ["is mail", "JSONL"]),
+    ("a.txt", LFS, {}, ["is a pointer of Git LFS, not the file; fetch it with git lfs pull"]),
+    ("a.jsonl.gz", LFS, {}, ["is a pointer of Git LFS"]),
+    ("a.txt.dvc", b"outs:\n- md5: 1f0c\n", {}, ["is DVC's record of a file that is not there; fetch it with dvc pull"]),
+    ("a.txt.part", b"the beginning", {}, ["is a part of a download by its name (.part); complete it"]),
+    (".a.txt.icloud", b"bplist00", {}, ["stands for a text that is not in it (.icloud); put the text on this disk"]),
+    ("dataset_info.json", b'{"features": 1}', {}, ["belongs to a dataset that save_to_disk wrote"]),
+    ("a.gz", packed(b"%PDF-1.4\n"), {}, ["is a PDF file; save it as plain text"]),
     ("a.docx", b"PK\3\4\0\0text", {}, ["is a ZIP archive, such as .docx"]),
-    ("a.pq.gz", packed(parquet(PLAIN_WORDS)), {}, ["is a parquet file; give it a name"]),
-    ("a.npy", NUMPY_ARRAY, {}, ["is not text but binary"]),
+    ("inbox", b"From a@b.c Sat Jan  3 01:05:34 1996\nSubject: words\n\nHello.\n", {}, ["is mail", "JSONL"]),
+    ("a.pq.gz", packed(parquet(NUMBERED)), {}, ["is a parquet file; give it a name"]),
     ("a.csv", b"x" * 7_999 + b"\0" + b"y" * 100, {}, ["is not text but binary", "with a NUL at byte 7999"]),
     ("a.txt", b"short and cut off" + b"\0" * 500, {}, ["cut off, with a NUL at byte 17"]),
     # Encodings.
     ("a.txt", GERMAN.encode("utf-16-le"), {}, ["UTF-16 without a mark", SET_ENCODING]),
-    ("a.txt", CHINESE.encode("gb18030"), {}, [" characters are not utf-8", SET_ENCODING]),
+    ("a.txt", ("数据文本" * 9).encode("gb18030"), {}, [" characters are not utf-8", SET_ENCODING]),
     # Tables.
     ("a.csv", TABLE.encode(), {"column": "id;text;note"}, ["cut at ';'", "but id, text, note"]),
     ("a.csv", b"text|text\n1|2\n", {}, ["several columns are named 'text'"]),
@@ -212,16 +207,14 @@ REFUSED = [
     # JSON.
     ("a.jsonl", NESTED, {}, ["line 1 has no text in 'text' but content.title, content.body.en;"]),
     ("a.jsonl", NESTED * 2 + b'{"text": "t"}\n', {}, ["4 of 5 lines have no text in 'text', first line 1, which"]),
-    ("a.jsonl", CHAT, {}, ["line 1 has no text in 'text' nor in another field", "docs/data.md#your-own-text"]),
     ("a.jsonl", b'{"text": [1]}\n', {}, ["line 1 holds list in 'text'; convert each row to one string"]),
     ("a.json", b'{"name": "package"}', {}, ["line 1 has no text in 'text' but name", "set sources.yaml:"]),
     ("a.json", b'{"a": 1} // not JSON', {}, ["the file is not JSON"]),
     # Damaged files, and files of another content than their names say.
     ("a.parquet", parquet(NUMBERED)[:-100], {}, ["not a whole parquet file"]),
-    ("a.parquet", flipped(parquet(NUMBERED, write_page_checksum=True)), {}, ["row group 0"]),
+    ("a.parquet", parquet(NUMBERED, write_page_checksum=True).replace(b"row 150", b"row 151"), {}, ["row group 0"]),
     ("a.parquet", parquet([5]), {}, ["int64, not strings"]),
     ("a.txt.gz", packed(b"some words of text " * 99)[:-9], {}, ["not a whole .gz file"]),
-    ("a.txt.zst", LONG_WINDOW, {}, ["needs a long window; unpack it with `zstd -d --long=31`"]),
 ]
 
 
