@@ -48,22 +48,16 @@ def write_mixture(
     sources: dict[str, dict[str, list[str]]],
     weights: dict[str, float],
     per_file: int = 1000,
-    **slices: dict[str, dict],
 ) -> dict:
-    """Write data/raw of the mixture `mix` of sources, each with its splits; return its manifest.
-
-    `slices` has {split: slice} of the sources whose slices are not the whole splits.
-    """
+    """Write data/raw of the mixture `mix` of sources, each with its splits; return its manifest."""
     raw.mkdir(parents=True, exist_ok=True)
-    whole_splits = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
+    whole_splits = [Slice(split, **WHOLE) for split in ("train", "validation")]
     with tempfile.TemporaryDirectory() as temporary:
         fetched = {}
         for name, splits in sources.items():
             folder = Path(temporary, name)
             manifest = write_fetched(folder, name, per_file, **splits)
-            own = whole_splits | slices.get(name, {})
-            chosen = ChosenSource(None, Slice(**own["train"]), Slice(**own["validation"]))
-            fetched[name] = chosen, folder, manifest
+            fetched[name] = ChosenSource(None, *whole_splits), folder, manifest
         parts = parts_of_mixture(fetched, weights)
         return compose(raw, "mix", parts, weights, "none", NO_RULES)
 
