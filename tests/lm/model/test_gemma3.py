@@ -2,9 +2,6 @@
 
 import dataclasses
 import math
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -40,7 +37,6 @@ SMALL_270M = dataclasses.replace(
     max_seq_len=128,
 ).config(vocab_size=301)
 BFLOAT16_ROUNDING = 2.0**-9  # largest relative error of rounding to bfloat16, which has 8 bits
-FLOAT32_ROUNDING = 2.0**-24
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -68,12 +64,6 @@ def assert_gradients_close(found: dict[str, Tensor], wanted: dict[str, Tensor]) 
     for name, gradient in wanted.items():
         largest = gradient.abs().max()
         assert (found[name] - gradient).abs().max() <= 1e-5 * largest, name
-
-
-def relative_error(found: Tensor, wanted: Tensor) -> float:
-    """Return the norm of the difference, as a fraction of that of `wanted`."""
-    difference = (found - wanted).detach()
-    return (difference.norm() / wanted.detach().norm()).item()
 
 
 # Parity with transformers.
@@ -112,28 +102,20 @@ def test_logits_and_gradients_are_those_of_transformers(config):
 # Positions and attention.
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rounding"),
-    [(torch.float32, FLOAT32_ROUNDING), (torch.bfloat16, BFLOAT16_ROUNDING)],
-    ids=["float32", "bfloat16"],
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("window", [5, 64])
-def test_attention_is_its_definition(window, dtype, rounding):
-    """Compare values and gradients to softmax(scale q k^T + mask) v in float64, with four query heads per key head."""
+def test_attention_is_its_definition(window, dtype):
+    """Compare to softmax(scale q k^T + mask) v in float64, with four query heads per key head."""
     draws = torch.randn(6, 2, 24, 16, generator=seeded()).to(dtype)
-    q, k, v = (x.transpose(0, 1).clone().requires_grad_() for x in draws.split([4, 1, 1]))
-    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    scores = (0.3 * wide[0] @ wide[1].mT).masked_fill(~visible(24, 24, window, "cpu"), -math.inf)
-    wanted = scores.softmax(-1) @ wide[2]
-    wanted.square().sum().backward()
+    q, k, v = (x.transpose(0, 1) for x in draws.split([4, 1, 1]))
+    scores = 0.3 * q.double() @ k.double().mT
+    is_hidden = ~visible(24, 24, window, "cpu")
+    wanted = scores.masked_fill(is_hidden, -math.inf).softmax(-1) @ v.double()
 
     found = attend(q, k, v, 0.3, window)
-    found.backward(2 * found.detach())
 
-    # Values, scores, weights and their gradients are rounded one after the other; a sum of 24 terms adds their errors.
-    pairs = [(found, wanted), (q.grad, wide[0].grad), (k.grad, wide[1].grad), (v.grad, wide[2].grad)]
-    for ours, exact in pairs:
-        assert (ours - exact).abs().max() <= 20 * rounding * exact.abs().max()
+    # Scores, weights and values are rounded one after the other; a sum of 24 terms adds their errors.
+    assert (found - wanted).abs().max() <= 6 * torch.finfo(dtype).eps * wanted.abs().max()
 
 
 # Counts, and the first weights.
@@ -173,9 +155,7 @@ def test_a_norm_under_autocast_is_rounded_once():
     with torch.autocast("cpu", torch.bfloat16):
         found = kernels.rms_norm(x, weight, 1e-6)
 
-    wide = x.double()
-    normalized = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-    wanted = (normalized * (1 + weight.double())).bfloat16()
+    wanted = F.rms_norm(x.double(), (32,), 1 + weight.double(), 1e-6).bfloat16()
     differs = found != wanted
     assert differs.float().mean() < 0.01  # float32 may be on the other side of the middle of two bfloat16 numbers
 
@@ -209,49 +189,44 @@ def test_the_loss_in_chunks_is_the_cross_entropy(config, seq_len, rows):
     assert_gradients_close(gradients(model, loss), wanted_gradients)
 
 
-def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch):
-    """As on a GPU: zeros below the head, whose logits are -inf."""
-    generator = seeded()
-    h = torch.randn(30, 16, generator=generator)
-    head = torch.randn(61, 16, generator=generator)
-    targets = torch.randint(40, (30,), generator=generator)
-    log_factors = torch.randn(20, generator=generator)
+@pytest.mark.parametrize("num_padding", [0, 3])
+def test_cross_entropy_of_a_sample_is_that_of_its_logits_and_factors(monkeypatch, num_padding):
+    """On a GPU, zeros pad the head; their logits are -inf."""
+    padding = (0, 0, 0, num_padding)
+    monkeypatch.setattr(kernels, "padded_head", lambda head, dtype: F.pad(head.to(dtype), padding))
+    h = torch.randn(30, 16, generator=seeded(0)).requires_grad_()
+    head = torch.randn(61, 16, generator=seeded(1)).requires_grad_()
+    targets = torch.arange(30)
+    log_factors = torch.randn(20, generator=seeded(2))
+    logits = h @ head.mT
+    wanted = F.cross_entropy(logits + F.pad(log_factors, (41, 0)), targets)
 
-    def losses_and_gradients() -> list[Tensor]:
-        trained_h = h.clone().requires_grad_()
-        trained_head = head.clone().requires_grad_()
-        loss = cross_entropy(trained_h, trained_head, targets, 7, log_factors)
-        loss.backward()
-        each = token_nats(h, head, targets, 7)
-        return [loss, each, trained_h.grad, trained_head.grad]
+    loss = cross_entropy(h, head, targets, 7, log_factors)
 
-    wanted = losses_and_gradients()
-    monkeypatch.setattr(kernels, "padded_head", lambda head, dtype: F.pad(head.to(dtype), (0, 0, 0, 3)))
-    found = losses_and_gradients()
-
-    for padded, plain in zip(found, wanted, strict=True):
-        assert_close(padded, plain, 1e-6)
+    assert_close(loss, wanted, 1e-6)
+    gradients = zip(torch.autograd.grad(loss, [h, head]), torch.autograd.grad(wanted, [h, head]), strict=True)
+    for ours, plain in gradients:
+        assert_close(ours, plain, 1e-6)
+    each = token_nats(h.detach(), head.detach(), targets, 7)
+    assert_close(each, F.cross_entropy(logits, targets, reduction="none"))
 
 
 def test_cross_entropy_in_bfloat16_is_within_its_rounding():
     """Compare to float64, of the operands in bfloat16."""
-    generator = seeded()
-    h = torch.randn(60, 48, generator=generator).requires_grad_()
-    head = (0.3 * torch.randn(61, 48, generator=generator)).requires_grad_()
-    targets = torch.randint(61, (60,), generator=generator)
-    wide_h = h.detach().bfloat16().double().requires_grad_()
-    wide_head = head.detach().bfloat16().double().requires_grad_()
-    wanted = F.cross_entropy(wide_h @ wide_head.T, targets)
-    wanted.backward()
+    h = torch.randn(60, 48, generator=seeded(0)).requires_grad_()
+    head = (0.3 * torch.randn(61, 48, generator=seeded(1))).requires_grad_()
+    targets = torch.arange(60)
+    wide = [x.detach().bfloat16().double().requires_grad_() for x in (h, head)]
+    wanted = F.cross_entropy(wide[0] @ wide[1].T, targets)
 
     with torch.autocast("cpu", torch.bfloat16):
-        loss = cross_entropy(h, head, targets, 7)
-    loss.backward()
+        loss = cross_entropy(h, head, targets, 1)
 
-    assert loss.dtype == h.grad.dtype == head.grad.dtype == torch.float32
+    found = [loss, *torch.autograd.grad(loss, [h, head])]
     # A rounding of the logits, of their gradient, of the products and of the sum of each chunk; some of them add up.
-    for found, exact in ((loss, wanted), (h.grad, wide_h.grad), (head.grad, wide_head.grad)):
-        assert relative_error(found, exact) <= 4 * BFLOAT16_ROUNDING
+    for ours, exact in zip(found, [wanted, *torch.autograd.grad(wanted, wide)], strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - exact).norm() <= 4 * BFLOAT16_ROUNDING * exact.norm()
 
 
 def test_the_fused_softmax_is_the_plain_one():
@@ -290,34 +265,6 @@ def test_compiled_blocks_give_the_same_loss_and_gradients():
     assert list(model.state_dict()) == names
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
-def test_a_model_compiled_by_inductor_gives_the_same_loss_and_gradients(monkeypatch):
-    # Compiled kernels for other instructions would crash (`make test-numerics`).
-    cache = Path(tempfile.gettempdir()) / f"torchinductor-{torch.backends.cpu.get_cpu_capability()}"
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
-    # Attend as on a GPU, by one kernel of torch's.
-    monkeypatch.setattr(kernels, "takes_products", lambda q, S: False)
-    config = dataclasses.replace(ONE_BLOCK, vocab_size=500)
-    ids, targets = draw_batch(config, 2, 20)
-    model = build(config)
-
-    def loss_and_gradients() -> dict[str, Tensor]:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model.loss(ids, targets)
-        return {"loss": loss, **gradients(model, loss)}
-
-    plain = loss_and_gradients()
-    torch._dynamo.reset()
-    model.compile()
-    compiled = loss_and_gradients()
-
-    bound = 6 * BFLOAT16_ROUNDING * (2 * 15) ** 0.5
-    assert compiled.keys() == plain.keys()
-    for name, wanted in plain.items():
-        assert relative_error(compiled[name], wanted) <= bound, name
-
-
 # Refusals.
 
 
@@ -326,7 +273,7 @@ def test_text_longer_than_the_model_is_refused():
         Gemma3Model(TINY)(draw_ids(TINY, 1, 129))
 
 
-@pytest.mark.parametrize(("field", "value"), [("n_head", 5), ("d_model", 50), ("head_dim", 15), ("sliding_window", 0)])
+@pytest.mark.parametrize(("field", "value"), [("n_head", 5), ("head_dim", 15)])
 def test_invalid_shapes_are_refused(field, value):
     with pytest.raises(ValueError, match=f"{field} is {value}"):
         dataclasses.replace(TINY, **{field: value})
