@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 
-from lm.model import kernels
 from lm.model.gemma3 import Gemma3Model, ModelConfig
-from lm.model.kernels import block_mask, dense_mask, document_numbers
+from lm.model.kernels import block_mask, document_numbers
 from lm.model.score import score_tokens, token_losses
 from support.model_cases import SHAPE, random_model
 
@@ -97,23 +96,6 @@ def test_a_document_is_computed_as_if_it_were_alone(full_attention_every, autoca
     assert_within(bound, all_gradients(packed), all_gradients(alone))
 
 
-def test_a_dense_mask_is_its_definition():
-    documents = document_numbers(torch.tensor([[5, EOT, 6, 7, 8, 9]]), EOT)
-
-    found = dense_mask(documents, 3, torch.bfloat16, num_heads=2)
-
-    assert found.dtype == torch.bfloat16
-    for head in (0, 1):
-        assert (found[0, head] == 0).int().tolist() == [
-            [1, 0, 0, 0, 0, 0],
-            [0, 1, 0, 0, 0, 0],
-            [0, 1, 1, 0, 0, 0],
-            [0, 1, 1, 1, 0, 0],
-            [0, 0, 1, 1, 1, 0],
-            [0, 0, 0, 1, 1, 1],
-        ]
-
-
 def test_masks_are_made_if_any_window_has_several_documents():
     windows = draw_windows(begins=[[0], [20]])
 
@@ -126,7 +108,7 @@ def test_masks_are_made_if_any_window_has_several_documents():
 @pytest.mark.parametrize("length", [60, 1000])
 @pytest.mark.parametrize("window", [8, 129, 2000])
 def test_a_block_mask_skips_and_masks_the_blocks_that_torch_finds_score_by_score(length, window):
-    documents = document_numbers(draw_windows(length, [[], [20, 59], [3]]), EOT)
+    documents = document_numbers(draw_windows(length, [[], [20, 59], [1]]), EOT)
 
     mask = block_mask(documents, window)
 
@@ -134,26 +116,6 @@ def test_a_block_mask_skips_and_masks_the_blocks_that_torch_finds_score_by_score
     for name in ("kv", "full_kv", "q", "full_q"):
         for numbers in (f"{name}_num_blocks", f"{name}_indices"):
             assert torch.equal(getattr(mask, numbers), getattr(wanted, numbers)), numbers
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "head_dim", "length", "shared_kib", "taken"),
-    [
-        pytest.param("cuda", torch.bfloat16, 16, 128, 99, True, id="the smallest heads, and a block of tokens"),
-        pytest.param("cuda", torch.bfloat16, 256, 1024, 227, True, id="wide heads, and the memory of an H100"),
-        pytest.param("cuda", torch.bfloat16, 256, 1024, 99, False, id="wide heads, and little memory"),
-        pytest.param("cuda", torch.bfloat16, 96, 1024, 99, False, id="heads of no power of 2"),
-        pytest.param("cpu", torch.bfloat16, 64, 1024, 99, False, id="a CPU"),
-    ],
-)
-def test_flex_attention_is_taken_where_its_kernels_accept_the_heads(
-    monkeypatch, device, dtype, head_dim, length, shared_kib, taken
-):
-    gpu = types.SimpleNamespace(shared_memory_per_block_optin=shared_kib * 1024)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
-    weight = types.SimpleNamespace(device=torch.device(device), dtype=dtype)
-
-    assert kernels.takes_flex_attention(weight, head_dim, length) == taken
 
 
 # Scoring.
