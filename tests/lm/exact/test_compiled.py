@@ -51,11 +51,6 @@ def kept_file(package: Path, suffix: str) -> Path:
 
 
 @pytest.mark.slow
-def test_kept_code_is_used(package):
-    assert compute(package) == (EXPONENTIAL, 1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
 def test_a_cut_file_is_made_again(package, suffix):
     path = kept_file(package, suffix)

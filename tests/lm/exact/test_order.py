@@ -166,9 +166,8 @@ def test_functions_of_numbers_have_the_bits_of_the_definition(name, x):
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize(("number", "size"), [(1000, 1e4), (7, 0)])
-def test_a_mean_of_nats_has_the_bits_of_the_definition(number, size):
-    nats = size * Numbers(2, "cpu").positive(number)
+def test_a_mean_of_nats_has_the_bits_of_the_definition():
+    nats = 1e4 * Numbers(2, "cpu").positive(1000)
 
     found = functions.mean_nats(nats)
 
