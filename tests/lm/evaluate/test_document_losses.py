@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 
 from evidence.intervals import ratio_interval
 from lm.evaluate.documents import (
-    loss_by_position,
     make_details,
     mark_spread_windows,
     source_of_documents,
@@ -70,16 +70,6 @@ class RecordingModel:
         return torch.zeros(targets.shape)
 
 
-@dataclasses.dataclass
-class Params:
-    """The parameters of training that choose the model-selection tokens."""
-
-    eval_tokens: int
-    seq_len: int
-    micro_batch_size: int
-    compile: bool = False
-
-
 @pytest.mark.usefixtures("stub_losses")
 @pytest.mark.parametrize(
     ("num_tokens", "eval_tokens", "seq_len"),
@@ -92,7 +82,7 @@ def test_the_marked_tokens_are_those_that_training_validates_on(num_tokens, eval
     ids = np.arange(num_tokens, dtype=np.uint16)
     tokens = TokenFile(Path("validation.bin"), ids, {"tokenizer": {"eot_id": 0}})
     model = RecordingModel()
-    params = Params(eval_tokens, seq_len, micro_batch_size=4)
+    params = SimpleNamespace(eval_tokens=eval_tokens, seq_len=seq_len, micro_batch_size=4, compile=False)
 
     validation_loss(TrainingState(model, []), tokens, params, torch.float32)
     selected = mark_spread_windows(tokens, eval_tokens, seq_len)
@@ -130,42 +120,30 @@ def test_a_section_has_the_documents_with_text_in_it(validation):
     assert sections["held_out"]["bits_per_byte"] == pytest.approx((3 + 42) / LN2 / 12)
 
 
-def test_the_details_are_per_byte_with_an_interval(validation):
+def test_the_interval_is_that_of_the_documents(validation):
     documents = documents_of(validation, NONE_SELECTED, utf8_bytes=[6, 13, 5, 20])
-    overlapping = np.array([1.0, 2.0, 6.0], np.float32)
-    non_overlapping = np.array([2.0, 4.0, 6.0], np.float32)
 
-    details = make_details(documents, overlapping, non_overlapping)
+    details = make_details(documents, *np.ones((2, 3), np.float32))
 
-    bits = np.array([10, 18, 8, 42]) / LN2
+    bits = documents["nats"] / LN2
     expected = ratio_interval(bits, documents["utf8_bytes"], np.random.default_rng(1))
     assert "model_selection" not in details
-    assert details["bits_per_byte"] == pytest.approx(bits.sum() / 44)
     assert details["bits_per_byte_interval"] == pytest.approx([expected.low, expected.high])
-    assert details["non_overlapping"] == {"tokens": 3, "nats_per_token": 4.0, "nats_per_token_overlapping": 3.0}
-
-
-def with_sources(validation: TokenFile, **num_documents: int) -> TokenFile:
-    """Return the file as that of a mixture whose sources hold these numbers of documents, in this order."""
-    sources = {name: {"documents": count, "utf8_bytes": 1} for name, count in num_documents.items()}
-    return dataclasses.replace(validation, meta=validation.meta | {"sources": sources})
 
 
 def test_sources_with_text_are_summarized(validation):
     """The source `ends` has the document without text."""
-    mixed = with_sources(validation, stories=2, ends=1, headers=1)
+    sources = {name: {"documents": count} for name, count in {"stories": 2, "ends": 1, "headers": 1}.items()}
+    mixed = dataclasses.replace(validation, meta=validation.meta | {"sources": sources})
     source = source_of_documents(mixed)
     documents = documents_of(mixed, NONE_SELECTED) | source
 
-    sources = make_details(documents, *np.ones((2, 3), np.float32))["sources"]
+    found = make_details(documents, *np.ones((2, 3), np.float32))["sources"]
 
     assert source["source"].tolist() == ["stories", "stories", "ends", "headers"]
-    assert list(sources) == ["stories", "headers"]
-    stories, headers = sources.values()
-    assert (stories["documents"], headers["documents"]) == (2, 1)
-    assert stories["bits_per_byte"] == pytest.approx((10 + 18) / LN2 / 9)
-    assert headers["bits_per_byte"] == pytest.approx(42 / LN2 / 9)
-    assert headers["bits_per_byte_se"] is None, "of one document"
+    assert {name: figures["documents"] for name, figures in found.items()} == {"stories": 2, "headers": 1}
+    assert found["stories"]["bits_per_byte"] == pytest.approx((10 + 18) / LN2 / 9)
+    assert found["headers"]["bits_per_byte_se"] is None, "of one document"
     assert source_of_documents(validation) == {}
 
 
@@ -182,17 +160,3 @@ def test_figures_of_two_documents():
     # At 0.2 nats a byte the residuals are -2 and 2.
     standard_error_nats = math.sqrt(2 / 1 * (2**2 + 2**2)) / 40
     assert figures["bits_per_byte_se"] == pytest.approx(standard_error_nats / LN2)
-
-
-def test_loss_by_position_is_a_mean_over_octaves():
-    losses = np.array([1.0, 2.0, 3.0, 5.0, 7.0])
-    positions = np.array([0, 1, 2, 3, 4])
-
-    octaves = loss_by_position(losses, positions)
-
-    assert octaves == [
-        (1, 1.0, 1),
-        (2, 2.0, 1),
-        (4, (3.0 + 5.0) / 2, 2),
-        (5, 7.0, 1),
-    ]

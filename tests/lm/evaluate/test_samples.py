@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lm.evaluate import samples
-from lm.evaluate.samples import Sample, measure, samples_record, summarize_samples, to_markdown
+from lm.evaluate.samples import Sample, measure, summarize_samples
 
 TRAIN = np.arange(1000, dtype=np.uint16)
 EOT = 9
@@ -22,43 +22,29 @@ COPIED = sample(range(50, 70))
 REPEATED = sample([5, 3, 1, 9] * 5)
 
 
-@pytest.fixture
-def draw(monkeypatch):
-    """Return the function that draws a sample of given ids; the arguments of `generate` are kept as `draw.given`."""
+@pytest.mark.parametrize(
+    ("drawn", "kept", "ended"),
+    [
+        ([5, 6, EOT], [5, 6], True),
+        ([5, 6, 7], [5, 6, 7], False),
+        ([EOT], [], True),
+    ],
+)
+def test_a_sample_is_between_two_ends_of_text(monkeypatch, drawn, kept, ended):
+    given = []
 
-    def draw(ids):
-        def generate(model, prompt_ids, max_new_tokens, *, generator, eot_id, **sampling):
-            draw.given = {
-                "prompt_ids": prompt_ids,
-                "max_new_tokens": max_new_tokens,
-                "seed": generator.initial_seed(),
-                "eot_id": eot_id,
-                "sampling": sampling,
-            }
-            return iter(ids)
+    def generate(model, prompt_ids, max_new_tokens, *, generator, **settings):
+        given.append((prompt_ids, max_new_tokens, generator.initial_seed(), settings))
+        return iter(drawn)
 
-        monkeypatch.setattr(samples, "generate", generate)
-        tokenizer = SimpleNamespace(eot_id=EOT, encode=lambda text: [1, 2])
-        model = SimpleNamespace(config=SimpleNamespace(max_seq_len=6))
-        return samples.draw(model, tokenizer, "Once", 3, 17, temperature=0.5, top_k=4)
+    monkeypatch.setattr(samples, "generate", generate)
+    tokenizer = SimpleNamespace(eot_id=EOT, encode=lambda text: [1, 2])
+    model = SimpleNamespace(config=SimpleNamespace(max_seq_len=6))
 
-    return draw
+    found = samples.draw(model, tokenizer, "Once", 9, 17, top_k=4)
 
-
-def test_a_sample_is_between_two_ends_of_text(draw):
-    for drawn, kept, ended in [([5, 6, EOT], [5, 6], True), ([5, 6, 7], [5, 6, 7], False), ([EOT], [], True)]:
-        found = draw(drawn)
-
-        assert found.prompt == "Once"
-        assert (found.ids.tolist(), found.ended) == (kept, ended)
-
-    assert draw.given == {
-        "prompt_ids": [EOT, 1, 2],
-        "max_new_tokens": 3,
-        "seed": 17,
-        "eot_id": EOT,
-        "sampling": {"temperature": 0.5, "top_k": 4},
-    }
+    assert (found.ids.tolist(), found.ended) == (kept, ended)
+    assert given == [([EOT, 1, 2], 3, 17, {"eot_id": EOT, "top_k": 4})]
 
 
 def test_each_sample_has_its_copies_and_repetitions_and_a_summary_their_means():
@@ -82,19 +68,3 @@ def test_samples_without_ngrams_do_not_count_in_the_means():
     assert short["repeated_fraction"] is None
     assert summarize_samples([short, copied])["new_8gram_fraction"] == 0
     assert summarize_samples([short])["new_8gram_fraction"] is None
-
-
-def test_the_markdown_shows_the_measures_beside_each_text():
-    words = SimpleNamespace(decode=lambda ids: " word" * len(ids))
-    record = samples_record([COPIED], measure([COPIED], TRAIN), "Seed 1.", words)
-
-    text = to_markdown(record)
-
-    for said in (
-        "`Once`",
-        "ended by the model",
-        "longest copy 20 tokens",
-        "0% of its 8-grams are new",
-        "Once word word",
-    ):
-        assert said in text
