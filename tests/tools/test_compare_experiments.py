@@ -18,7 +18,7 @@ import pytest
 
 import evidence.command
 from support import ROOT
-from support.json_documents import check_document, read_document
+from support.json_documents import check_document
 from support.refusal import refused
 from support.workspace import Workspace
 from tools.compare.cli import main
@@ -103,7 +103,7 @@ def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, c
     lines = compare("base", "vocab", "workspace", "--cite").lines
 
     # Standard output is one document, and no file changed.
-    document = read_document(done.output)
+    document = json.loads(done.output)
     check_document(document)
     assert (done.status, done.errors) == (0, "")
     assert workspace.run("git", "status", "--porcelain", "--ignored").stdout == before
@@ -202,7 +202,7 @@ def test_tables_are_compared_by_the_command_evidence(compare, tables, capsys):
 def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, tables, losses, names, baseline):
     done = compare(*names, "--json")
 
-    (comparison,) = read_document(done.output)["comparisons"]
+    (comparison,) = json.loads(done.output)["comparisons"]
     difference = bits_per_byte(losses["vocab"]) - bits_per_byte(losses["base"])
     assert comparison["baseline"] == baseline
     assert comparison["documents"]["difference"] == pytest.approx(difference if baseline == "base" else -difference)
@@ -247,7 +247,7 @@ def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_se
 
 
 def test_one_configuration_gives_its_noise_and_the_commands_for_more_seeds(compare, losses):
-    document = read_document(compare("base", "seed2", "--json").output)
+    document = json.loads(compare("base", "seed2", "--json").output)
 
     check_document(document)
     scores = [bits_per_byte(losses[name]) for name in ("base", "seed2")]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 
 from evidence.difference import Options, compare
 from evidence.record import COMPARE, plain, print_json
-from support import ROOT
-from support.json_documents import check_document, documented, read_document
+from support.json_documents import check_document
 from support.made_up_runs import SOURCES, MadeUpRun, facts_of, run, score_of, seeds_of
 from tools.compare import record as comparing
 
@@ -34,14 +32,10 @@ def document_of(*runs: MadeUpRun) -> dict:
 def test_a_document_of_compare_has_every_documented_key_and_no_other():
     narrow = seeds_of("a", (1, 2, 3))
     wide = seeds_of("b", (1, 2, 6), shift=0.01, params=WIDER)
-    of_mixtures = document_of(*[replace(each, sources=SOURCES) for each in narrow + wide])
-    of_changed_code = document_of(run("a", code="1"), run("b", code="2"))
 
-    of_equal_runs = document_of(run("a"), run("same"), run("b", 2, params=WIDER))
-
-    keys = check_document(of_mixtures) | check_document(of_changed_code) | check_document(of_equal_runs)
-
-    assert keys == documented(COMPARE).keys()
+    check_document(document_of(*[replace(each, sources=SOURCES) for each in narrow + wide]))
+    check_document(document_of(run("a", code="1"), run("b", code="2")))
+    check_document(document_of(run("a"), run("same"), run("b", 2, params=WIDER)))
 
 
 def test_a_recorded_run_has_its_facts_beside_its_score():
@@ -63,16 +57,6 @@ def test_a_recorded_run_has_its_facts_beside_its_score():
     ]
 
 
-def test_the_documented_kinds_of_warnings_are_those_of_the_code():
-    code = "".join((ROOT / "src" / path).read_text() for path in ("evidence/answer.py", "tools/compare/facts.py"))
-    schema = json.loads((ROOT / "schemas" / "compare-2.json").read_text())
-    comparison = schema["properties"]["comparisons"]["items"]["properties"]
-
-    kinds = comparison["warnings"]["items"]["properties"]["kind"]["enum"]
-
-    assert set(kinds) == set(re.findall(r'Note\("(\w+)"', code))
-
-
 def test_numbers_that_are_not_finite_become_null(capsys):
     content = {
         "number": math.nan,
@@ -82,7 +66,7 @@ def test_numbers_that_are_not_finite_become_null(capsys):
 
     print_json("x/1", content)
 
-    assert read_document(capsys.readouterr().out) == {
+    assert json.loads(capsys.readouterr().out) == {
         "schema": "x/1",
         "number": None,
         "list": [None, 3],

@@ -25,7 +25,7 @@ from lm.core.files import write_json
 from lm.core.git import OF_A_HOOK
 from lm.core.params import read_yaml
 from support import ROOT
-from support.json_documents import documented
+from support.json_documents import read_schema
 from support.process import CAP_S, started, wait_for
 from support.refusal import refused
 from support.workspace import Workspace
@@ -314,4 +314,4 @@ def test_a_night_of_real_runs(tmp_path):
 
 
 def test_the_schema_has_each_column():
-    assert list(documented("reprolm.judge/3")) == ["schema", *columns(), "earns", "reason"]
+    assert list(read_schema("reprolm.judge/3")["properties"]) == ["schema", *columns(), "earns", "reason"]

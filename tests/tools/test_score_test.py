@@ -1,6 +1,7 @@
 """`python src score_test`: the score is that of eval on the same text, and a look is recorded before it is seen."""
 
 import errno
+import json
 import math
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from lm.core.files import read_json, sha256_file, write_json
 from support.git import git
-from support.json_documents import check_document, read_document
+from support.json_documents import check_document
 from support.project import SPLIT, TEST_DOCUMENTS
 from support.refusal import files_below, refused
 from support.stages import change_params, run_stages, work_in_copy
@@ -32,7 +33,7 @@ def look(capsys) -> dict:
     """Return what `--json` prints."""
     capsys.readouterr()
     assert tool.main(["--json"]) == 0
-    document = read_document(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     check_document(document)
     return document
 
