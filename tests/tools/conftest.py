@@ -1,13 +1,15 @@
-"""What tests of `verify --retrain` share."""
+"""What tests of tools share."""
 
 import contextlib
 import io
+import os
 import subprocess
 from types import SimpleNamespace
 
 import pytest
 
 import train as train_stage
+from support import ROOT
 
 
 @pytest.fixture
@@ -21,3 +23,16 @@ def in_process(monkeypatch):
 
     monkeypatch.setattr("tools.verify.retrain.subprocess", SimpleNamespace(run=run_stage, DEVNULL=subprocess.DEVNULL))
     monkeypatch.delenv("DVC_ROOT", raising=False)
+
+
+@pytest.fixture
+def check_page():
+    """Compare a text with a page of tests/golden; with WRITE_GOLDEN=1 in the environment, write the page."""
+
+    def check(name: str, text: str) -> None:
+        page = ROOT / "tests" / "golden" / name
+        if "WRITE_GOLDEN" in os.environ:
+            page.write_text(text)
+        assert text == page.read_text()
+
+    return check
