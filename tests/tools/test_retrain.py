@@ -1,27 +1,25 @@
 """`verify --retrain`: steps that are trained again have the same bits, and any other bit is found."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-import train as train_stage
 from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.model.weights import load_trained
 from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
 from lm.train.state import digest_of, named_tensors
+from support.damage import truncate
 from support.refusal import files_below
 from support.stages import change_params
-from support.train_cases import make_finished_run, only_run, train_with_paths_of_pipeline
-from tools.record.paths import CURVE, MODEL, PARAMS
+from support.train_cases import make_finished_run, only_run
+from support.workspace import Workspace
+from tools.record.paths import CURVE, MODEL, TRAIN_METRICS
 from tools.record.run import DIGEST
 from tools.verify import retrain as tool
 from tools.verify.records import BEST, LAST, read_curve
-from tools.verify.retrain import Steps, choose_steps, compare_weights, retrain
-
-CHANGED = [Path(".runs"), Path("data"), Path("metrics"), Path("plots"), PARAMS]  # what a test may change
+from tools.verify.retrain import Steps, choose_steps, retrain
 
 
 @pytest.fixture(scope="module")
@@ -30,39 +28,19 @@ def finished_run(tmp_path_factory):
 
     The checkpoints of 5, 10 and 15 stay, and that of 8, at which the learning rate begins to fall.
     """
-    folder = tmp_path_factory.mktemp("retrain")
-    make_finished_run(folder)
-    for path in CHANGED:
-        replace_by_copy(folder / path, folder / "before" / path)
-    return folder
+    return make_finished_run(tmp_path_factory.mktemp("retrain")).folder
 
 
 @pytest.fixture
-def run(finished_run, in_process, monkeypatch):
-    """The folder of the finished run, as it was, below the current directory."""
-    monkeypatch.chdir(finished_run)
-    for path in CHANGED:
-        replace_by_copy(Path("before", path), path)
+def run(finished_run, in_process, tmp_path, monkeypatch):
+    """The folder of the run in a copy, which is the current directory."""
+    monkeypatch.chdir(Workspace(tmp_path / "copy", finished_run).folder)
     return only_run()
-
-
-def replace_by_copy(source: Path, target: Path) -> None:
-    """Copy a file, or a folder in place of another one."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_file():
-        shutil.copy(source, target)
-        return
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
 
 
 def call(end: int | None = None, weights: Path | None = None) -> list[str]:
     """Call what `verify --retrain END --weights WEIGHTS --seed 1` calls; return what it has shown."""
     return retrain(end, 1, weights)
-
-
-def path_of(run: Path, step: int) -> str:
-    return str(Checkpoint(run, step).path)
 
 
 def remove(checkpoint: Checkpoint) -> None:
@@ -88,43 +66,38 @@ def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
 
     A file without its record is no checkpoint.
     """
-    before = dict(named_tensors(load_checkpoint(Checkpoint(run, 10))))
+    removed = Checkpoint(run, 10)
+    before = dict(named_tensors(load_checkpoint(removed)))
     for checkpoint in list_checkpoints(run):
         if checkpoint.step != 15:
             remove(checkpoint)
-    Checkpoint(run, 10).path.write_bytes(b"cut")
+    removed.path.write_bytes(b"cut")
 
     shown = call(end=10)
 
     assert f"retrain: steps 0 to 10 of run {run.name}, from the initial weights\n" in capsys.readouterr().err
     assert shown == [
         "Steps 0 to 10 have the recorded bits. Not shown: the weights.",
-        f"stored: {path_of(run, 10)}",
+        f"stored: {removed.path}",
     ]
-    after = dict(named_tensors(load_checkpoint(Checkpoint(run, 10))))
+    after = dict(named_tensors(load_checkpoint(removed)))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not [path for path in run.glob(".*") if path.is_dir()], "no temporary folder is left"
 
 
-def test_its_weights_are_written(run, capsys):
-    """From the nearest checkpoint."""
-    remove(Checkpoint(run, 15))
+def test_its_weights_are_written(run):
+    checkpoint = load_checkpoint(Checkpoint(run, 15))
 
     shown = call(end=15, weights=Path("data/early"))
 
-    assert f"steps 10 to 15 of run {run.name}, from the checkpoint {path_of(run, 10)}\n" in capsys.readouterr().err
     assert shown[-1] == "data/early: has the weights of step 15"
     found, record = load_trained(Path("data/early"), torch.device("cpu"))
-    checkpoint = load_checkpoint(Checkpoint(run, 15))
     assert all(torch.equal(weight, checkpoint["model"][name]) for name, weight in found.state_dict().items())
     row = read_curve(CURVE)[15]
-    described = {"step": 15, "tokens_seen": int(row["tokens"]), "val_loss": pytest.approx(float(row["val_loss"]))}
-    assert record["best"] == described | {"sha256": sha256_file(Path("data/early/best_model_params.pt"))}
+    assert (record["best"]["step"], record["best"]["tokens_seen"]) == (15, int(row["tokens"]))
+    assert record["best"]["val_loss"] == pytest.approx(float(row["val_loss"]))
     assert not {"training", "last"} & record.keys()
-
-
-# The weights in data/models.
 
 
 def test_a_short_run_is_trained_whole_and_shows_its_weights(run):
@@ -133,14 +106,6 @@ def test_a_short_run_is_trained_whole_and_shows_its_weights(run):
     assert call() == ["The weights in data/models are those that this code makes."]
 
     assert files_below(Path()) == before
-
-
-@pytest.mark.parametrize("file", [BEST, LAST])
-def test_one_bit_of_the_weights_is_found_by_training_the_whole_run(run, file):
-    torch.save(with_first(flip_last_bit)(torch.load(file, weights_only=True)), file)
-
-    with pytest.raises(IntegrityError, match=rf"^{file}: has other tensors than this code makes; run `dvc"):
-        call()
 
 
 @pytest.mark.parametrize(("most_s", "shown"), [(600, "The weights in data"), (0, "have the recorded bits. Not shown")])
@@ -158,39 +123,19 @@ def test_a_run_of_unknown_time_begins_with_its_first_validation(run, monkeypatch
     assert steps == ["retrain: steps 0 to 5", "retrain: steps 0 to 20"][: 2 if most_s else 1]
 
 
-def test_from_a_checkpoint_the_weights_are_shown_but_not_the_checkpoint(run):
-    sentence, _ = call(end=20)
-
-    shown = "From the stored checkpoint of step 15 this code makes the weights in data/models."
-    assert sentence == f"{shown} Not shown: that checkpoint."
+OF_INITIAL = "The best weights in data/models are those that this code makes of the recorded initial weights."
+OF_CHECKPOINT = "From the stored checkpoint of step 10 this code makes the last weights in data/models."
 
 
-ALL_SHOWN = "The weights in data/models are those that this code makes"
-CONCLUSIONS = {
-    "whole": (Steps(0, 20), ["best", "last"], None, f"{ALL_SHOWN}."),
-    "of other weights": (Steps(0, 20), ["best", "last"], "ab", f"{ALL_SHOWN} of the recorded initial weights."),
-    "to the best": (
-        Steps(0, 15),
-        ["best"],
-        None,
-        "The best weights in data/models are those that this code makes. Not shown: the last weights.",
-    ),
-    "from a checkpoint": (
-        Steps(10, 20),
-        ["last"],
-        None,
-        "From the stored checkpoint of step 10 this code makes the last weights in data/models. "
-        "Not shown: the best weights, that checkpoint.",
-    ),
-    "neither": (Steps(5, 10), [], None, "Steps 5 to 10 have the recorded bits. Not shown: the weights."),
-}
-
-
-@pytest.mark.parametrize("case", CONCLUSIONS)
-def test_what_was_shown_and_what_not_is_said(case):
-    steps, shown, init_sha256, said = CONCLUSIONS[case]
-
-    assert tool.conclusion(steps, shown, {"init_sha256": init_sha256}) == said
+@pytest.mark.parametrize(
+    ("steps", "shown", "said"),
+    [
+        (Steps(0, 15), ["best"], f"{OF_INITIAL} Not shown: the last weights."),
+        (Steps(10, 20), ["last"], f"{OF_CHECKPOINT} Not shown: the best weights, that checkpoint."),
+    ],
+)
+def test_what_was_shown_and_what_not_is_said(steps, shown, said):
+    assert tool.conclusion(steps, shown, {"init_sha256": "ab"}) == said
 
 
 def test_best_weights_count_only_if_the_steps_made_them(run):
@@ -208,78 +153,57 @@ def test_fast_numerics_on_another_machine_are_not_compared(run):
     assert call(end=15) == [tool.NOT_COMPARABLE]
 
 
-def other_order(weights):
-    return dict(reversed(weights.items()))
-
-
-def with_first(change):
-    """Return the edit of the first tensor."""
-
-    def edit(weights):
-        name, tensor = next(iter(weights.items()))
-        return weights | {name: change(tensor)}
-
-    return edit
-
-
-def flip_last_bit(tensor):
-    changed = tensor.clone()
-    changed.view(torch.int32).view(-1)[-1] ^= 1
-    return changed
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [other_order, with_first(flip_last_bit)],
-    ids=["order", "a bit"],
-)
-def test_tensors_that_differ_from_the_file_are_found(run, edit):
-    weights = torch.load(BEST, weights_only=True)
-    model = read_json(MODEL)
-    made = (model["best"]["step"], model["best"]["val_loss"])
-    compare_weights("best", model, made, weights, BEST)
-
-    with pytest.raises(IntegrityError, match=rf"^{BEST}: .*; run `dvc repro --force --single-item train"):
-        compare_weights("best", model, made, edit(weights), BEST)
-    with pytest.raises(IntegrityError, match=rf"^{MODEL}: best is "):
-        compare_weights("best", model, (made[0], made[1] + 1e-9), weights, BEST)
-
-
 # Other bits.
 
 
-def test_a_weight_changed_by_one_bit_is_found(run, monkeypatch):
-    honest = read_curve(CURVE)
-    update = train_stage.step.update_weights
+def flip_a_bit(file: Path) -> None:
+    """Flip the last bit of a weight."""
+    weights = torch.load(file, weights_only=True)
+    next(iter(weights.values())).view(torch.int32).view(-1)[-1] ^= 1
+    torch.save(weights, file)
 
-    def update_with_another_bit(state, lr):
-        update(state, lr)
-        if state.step == 9:
-            weight = next(state.model.parameters()).detach()
-            weight.view(-1).view(torch.int32)[17] ^= 1 << 12  # the last bit may be lost in the next update
 
-    with monkeypatch.context() as patch:
-        patch.setattr(train_stage.step, "update_weights", update_with_another_bit)
-        train_with_paths_of_pipeline()
-    altered = read_curve(CURVE)
-    assert altered[5] == honest[5]
+def edit_best_loss() -> None:
+    model = read_json(MODEL)
+    write_json(MODEL, model | {"best": model["best"] | {"val_loss": model["best"]["val_loss"] + 1e-9}})
 
-    pattern = (
-        rf"plots/validation\.csv: step 10 has tokens .* {altered[10][DIGEST]}; "
-        rf"retrained from step 8: .* {honest[10][DIGEST]}"
-    )
+
+def edit_curve(step: int, column: str, value: str) -> None:
+    CURVE.write_text(CURVE.read_text().replace(read_curve(CURVE)[step][column], value))
+
+
+@pytest.mark.parametrize(
+    ("forge", "named"),
+    [
+        (lambda: flip_a_bit(BEST), f"{BEST}: has other tensors than this code makes"),
+        (lambda: flip_a_bit(LAST), f"{LAST}: has other tensors than this code makes"),
+        (edit_best_loss, f"{MODEL}: best is "),
+        (lambda: edit_curve(20, "val_loss", "1.5"), f"{CURVE}: step 20 has .*; retrained from step 0: "),
+        (lambda: write_json(TRAIN_METRICS, {"val_loss": 1.5}), f"{TRAIN_METRICS}: val_loss is 1.5, this code makes "),
+    ],
+)
+def test_what_this_code_does_not_make_is_found_by_training_the_whole_run(run, forge, named):
+    forge()
+
+    with pytest.raises(IntegrityError, match=rf"^{named}.*; run `dvc repro --force --single-item train"):
+        call()
+
+
+def test_a_checkpoint_with_other_bits_than_its_curve_is_not_stored(run):
+    edit_curve(10, DIGEST, "abc")
     remove(Checkpoint(run, 10))
-    with pytest.raises(IntegrityError, match=pattern):
+
+    with pytest.raises(IntegrityError, match=rf"^{CURVE}: step 10 has .* abc; retrained from step 8: "):
         call(end=10)
-    assert not Checkpoint(run, 10).path.exists(), "nothing is stored"
+
+    assert not Checkpoint(run, 10).path.exists()
 
 
 ADVICE = r"; delete it and checkpoint-000000010\.json, and run the command again$"
 
 
 def test_a_damaged_checkpoint_is_no_beginning(run):
-    damaged = Checkpoint(run, 10)
-    damaged.path.write_bytes(damaged.path.read_bytes()[:-1])
+    truncate(Checkpoint(run, 10).path)
 
     with pytest.raises(IntegrityError, match=rf"checkpoint-000000010\.pt: sha256 is .*{ADVICE}"):
         call(end=15)
@@ -314,14 +238,13 @@ def test_a_stage_that_fails_gives_its_exit_status_and_changes_nothing(run, capfd
 
 
 def test_a_workspace_of_another_run_is_refused(run):
-    digest = read_curve(CURVE)[20][DIGEST]
     change_params(Path(), {"train.seed": 2})
     with pytest.raises(IntegrityError, match=rf"^{MODEL}: was made by run"):
         call(end=10)
 
     # Every validation must have a digest.
-    CURVE.write_text(CURVE.read_text().replace(digest, ""))
-    with pytest.raises(IntegrityError, match=r"^plots/validation\.csv: missing, or without digests of checkpoints"):
+    edit_curve(20, DIGEST, "")
+    with pytest.raises(IntegrityError, match=rf"^{CURVE}: missing, or without digests of checkpoints"):
         call(end=10)
 
 
