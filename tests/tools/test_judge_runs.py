@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -18,14 +17,12 @@ import pytest
 from evidence.errors import RunFailed
 from evidence.judge import commits
 from evidence.judge.commits import commit_of_workspace, read_commit, reject_changed
-from evidence.judge.judgements import columns
 from evidence.table import read_losses
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
 from lm.core.git import OF_A_HOOK
 from lm.core.params import read_yaml
 from support import ROOT
-from support.json_documents import read_schema
 from support.process import CAP_S, started, wait_for
 from support.refusal import refused
 from support.workspace import Workspace
@@ -34,12 +31,11 @@ from tools.judge.run import (
     OF_A_SEED,
     OF_ALL_SEEDS,
     commands_of,
-    copy_compiled_loops,
     reject_other_run,
     set_parameters,
     write_losses,
 )
-from tools.record.paths import VALIDATION_SIDECAR
+from tools.record.paths import DOCUMENT_LOSSES, TRAIN_METRICS, VALIDATION_SIDECAR
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +88,9 @@ def test_a_changed_file_that_scores_or_prepares_text_is_refused(workspace, capsy
 
 
 def test_code_that_trains_may_change(workspace):
-    for path in ("src/train.py", "src/make_tokenizer.py", "src/lm/train/step.py", "src/lm/model/gemma3.py"):
-        file = workspace.folder / path
-        file.write_text(file.read_text() + "# better\n")
-    (workspace.folder / "src/lm/model/new.py").write_text("# a new part\n")
+    for path in ("src/train.py", "src/lm/model/gemma3.py", "src/lm/model/new.py"):
+        with open(workspace.folder / path, "a") as file:
+            file.write("# better\n")
 
     base = read_commit("HEAD~1", DECIDES_NOTHING)
     reject_changed(base, commit_of_workspace(DECIDES_NOTHING), MAY_CHANGE, SCORES)
@@ -190,28 +185,11 @@ def test_a_run_has_its_seed_and_the_folders_that_the_worktree_lacks(clone, tmp_p
     assert params["train"]["init_from"] == "data/init"
 
 
-def test_compiled_loops_are_those_of_the_repository(clone, tmp_path):
-    source = Path("src/lm/exact/cpu/norm.py")
-    compiled = Path("src/lm/exact/cpu/__pycache__/norm.nbi")
-    repository = tmp_path / "repository"
-    (repository / compiled.parent).mkdir(parents=True)
-    (repository / compiled).write_text("machine code")
-    for folder in (repository, clone):
-        (folder / source).parent.mkdir(parents=True, exist_ok=True)
-        (folder / source).write_text("a loop")
-    os.utime(repository / source, (1, 1))
-
-    copy_compiled_loops(repository)
-
-    assert compiled.read_text() == "machine code"
-    assert source.stat().st_mtime == 1
-
-
 def test_losses_are_named_by_their_text(clone):
     write_json(VALIDATION_SIDECAR, {"source": {"text_sha256": "0123456789abcdef0123"}})
-    Path("data/evaluation").mkdir()
+    DOCUMENT_LOSSES.parent.mkdir()
     columns = {"document": [0, 1], "nats": [0.1, 2 / 3], "utf8_bytes": [3, 4], "tokens": [1, 1]}
-    pq.write_table(pa.table(columns), "data/evaluation/document_losses.parquet")
+    pq.write_table(pa.table(columns), DOCUMENT_LOSSES)
 
     write_losses(Path("losses.csv"))
 
@@ -240,23 +218,14 @@ def test_each_command_of_the_pipeline_runs_once_and_data_is_made_once():
 def test_a_run_of_another_length_or_with_a_lossy_tokenizer_does_not_count(clone, tokens_seen, unknown_tokens, said):
     """Whole steps of 64 tokens within the budget count."""
     round_trip = {"unknown_tokens": unknown_tokens, "changed_documents": 0}
-    write_json("metrics/train.json", {"tokens_seen": tokens_seen})
+    write_json(TRAIN_METRICS, {"tokens_seen": tokens_seen})
     write_json(VALIDATION_SIDECAR, {"tokens": 100, "documents": 2, "round_trip": round_trip})
-    refusal = pytest.raises(IntegrityError, match=said) if said else contextlib.nullcontext()
 
-    with refusal:
+    with pytest.raises(IntegrityError, match=said) if said else contextlib.nullcontext():
         reject_other_run(max_tokens=1000, batch_tokens=64)
 
 
 # A night.
-
-# The model adds the embedding of the next token to each.
-LEAKY = (r"(x = self\.math\.embedding\(.*\n)", r"\1        x = x + x.roll(-1, 1)\n")
-
-
-def kept_scores(folder: Path) -> list[float]:
-    """Return the bits per byte of the runs with seed 1 that judge keeps."""
-    return [read_losses(path).score for path in folder.glob(".git/evidence/losses/*/1.csv")]
 
 
 @pytest.mark.slow
@@ -297,21 +266,19 @@ def test_a_night_of_real_runs(tmp_path):
     # The losses are those that the stages give, and the workspace is as it was.
     workspace.run_stages()
     honest = json.loads((tmp_path / "metrics/eval.json").read_text())["bits_per_byte"]
-    assert any(score == pytest.approx(honest, rel=1e-9) for score in kept_scores(tmp_path))
+    kept = [read_losses(path).score for path in tmp_path.glob(".git/evidence/losses/*/1.csv")]
+    assert any(score == pytest.approx(honest, rel=1e-9) for score in kept)
     workspace.run("git", "restore", "metrics", "plots")
     after = workspace.run("git", "status", "--porcelain").stdout.splitlines()
     assert set(after) - set(before.splitlines()) == {"?? judgements.csv"}
 
-    # A model that sees the next token has no judgement.
+    # A model that adds the embedding of the next token to each has no judgement.
     model = tmp_path / "src/lm/model/gemma3.py"
-    leaky, count = re.subn(*LEAKY, model.read_text(), count=1)
-    assert count == 1
+    honest_code = model.read_text()
+    leaky = re.sub(r"(x = self\.math\.embedding\(.*\n)", r"\1        x = x + x.roll(-1, 1)\n", honest_code, count=1)
+    assert leaky != honest_code
     model.write_text(leaky)
     crashed = workspace.run(*command, check=False)
     assert crashed.returncode == 6
     assert json.loads(crashed.stdout)["answer"] == "crashed"
     assert "the model sees the future of this text" in crashed.stderr
-
-
-def test_the_schema_has_each_column():
-    assert list(read_schema("reprolm.judge/3")["properties"]) == ["schema", *columns(), "earns", "reason"]

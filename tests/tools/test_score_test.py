@@ -16,9 +16,8 @@ from support.refusal import files_below, refused
 from support.stages import change_params, run_stages, work_in_copy
 from tools import score_test as tool
 from tools.record.held_out import TEST_READS, HeldOutScore, read_test_reads, write_test_reads
+from tools.record.paths import MANIFEST, MODEL, VALIDATION_SIDECAR
 
-MANIFEST = Path("data/raw/manifest.json")
-MODEL = Path("data/models/model.json")
 TEST = Path("data/raw/test.parquet")
 
 
@@ -38,13 +37,13 @@ def look(capsys) -> dict:
     return document
 
 
-def refuse(capsys, code: int, *parts: str) -> None:
+def refuse(capsys, code: int, said: str) -> None:
     """Check that the command is refused with one sentence, prints no score, and changes no file."""
     before = files_below(Path())
     capsys.readouterr()
     status = tool.main([])
     out, err = capsys.readouterr()
-    refused(status, err, code, *parts)
+    refused(status, err, code, said)
     assert out == ""
     assert files_below(Path()) == before
 
@@ -70,7 +69,7 @@ def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
     manifest = read_json(MANIFEST)
     change_json(MANIFEST, splits=manifest["splits"] | {"validation": manifest["test"]})
     run_stages(["tokenize_val", "audit"])
-    validation = read_json("data/processed_datasets/validation.json")["sha256"]
+    validation = read_json(VALIDATION_SIDECAR)["sha256"]
     change_json(MODEL, data_sha256=read_json(MODEL)["data_sha256"] | {"validation": validation})
     run_stages(["eval"])
 
@@ -88,30 +87,20 @@ def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
 # The record.
 
 
-def test_a_look_is_recorded_with_what_decides_it(run, capsys):
+def test_a_look_is_recorded_with_what_decides_it_and_a_second_one_adds_no_row(run, capsys):
     commit = commit_all()
 
-    found = look(capsys)
+    first = look(capsys)
+    second = look(capsys)
+    tool.main([])
 
     (read,) = read_test_reads(TEST_READS)
     assert read.commit == commit
     assert read.workspace_differs is False
     assert read.weights_sha256 == sha256_file("data/models/best_model_params.pt")
     assert read.test_sha256 == sha256_file(TEST)
-    assert {name: found[name] for name in read._fields} == read._asdict()
-    assert found["is_new"] is True
-    assert found["looks"] == 1
-
-
-def test_a_second_look_at_the_same_weights_and_text_adds_no_row(run, capsys):
-    first = look(capsys)
-    before = TEST_READS.read_bytes()
-
-    second = look(capsys)
-    tool.main([])
-
+    assert first | read._asdict() | {"is_new": True, "looks": 1} == first
     assert second == first | {"is_new": False}
-    assert TEST_READS.read_bytes() == before
     assert "nothing was added" in capsys.readouterr().out
 
 
@@ -137,7 +126,7 @@ def test_a_row_with_another_score_is_refused(run, capsys):
     wrong = repr(found["bits_per_byte"] * 1.001)
     TEST_READS.write_text(TEST_READS.read_text().replace(right, wrong))
 
-    refuse(capsys, 4, f"test_reads.csv: the row of the weights {found['weights_sha256'][:12]}", wrong)
+    refuse(capsys, 4, f"test_reads.csv: the row of the weights {found['weights_sha256'][:12]}… says {wrong} ")
 
 
 def test_fast_numerics_may_differ_a_little_from_the_row(tmp_path, monkeypatch):
@@ -156,7 +145,7 @@ def test_a_full_disk_hides_the_score(run, monkeypatch, capsys):
 
     monkeypatch.setattr(os, "fsync", fail)
 
-    refuse(capsys, 5, "test_reads.csv: No space left on device", "free some space")
+    refuse(capsys, 5, "test_reads.csv: No space left on device")
 
 
 # What does not belong together.
@@ -172,57 +161,35 @@ def fetch_again() -> None:
     run_stages(["fetch"])
 
 
-def replace_test(content: bytes) -> None:
+def damage_test() -> None:
     TEST.unlink()
-    TEST.write_bytes(content)
+    TEST.write_bytes(b"x")
 
 
-def forge_test() -> None:
-    """Damage the test split, and record its hash."""
-    replace_test(b"not parquet")
-    change_json(MANIFEST, test=read_json(MANIFEST)["test"] | {"sha256": sha256_file(TEST)})
-
-
-OTHER_TEXT = "model.json: trained or selected on other text than data/raw has now"
-REFUSED = {
-    "no test split": (
-        lose_test,
-        2,
-        ["manifest.json: has no test split", "set split.test_documents of sources.local.fetch", "`dvc repro`"],
-    ),
-    "text of another source": (
-        lambda: change_params(Path(), {"data.source": "torch_headers"}),
+OTHER_TEXT = (
+    "model.json: trained or selected on other text than data/raw has now, which may have held the test documents "
+)
+OTHER = "0" * 64
+REFUSED = [
+    (lose_test, 2, "manifest.json: has no test split; set split.test_documents of sources.local.fetch"),
+    (lambda: change_params(Path(), {"data.source": "x"}), 4, "has the text of local, but data.source is x"),
+    (fetch_again, 4, OTHER_TEXT),
+    (
+        lambda: change_json(MODEL, data_sha256={"train": OTHER, "validation": None}),
         4,
-        ["has the text of local, but data.source is torch_headers"],
+        f"{OTHER_TEXT}(data/processed_datasets/train.json); run `dvc repro`",
     ),
-    "text of another fetch": (fetch_again, 4, [OTHER_TEXT, "run `dvc repro`"]),
-    "other tokens": (
-        lambda: change_json(MODEL, data_sha256={"train": "0" * 64, "validation": None}),
-        4,
-        [OTHER_TEXT, "processed_datasets/train.json"],
-    ),
-    "other tokens of validation": (
-        lambda: change_json(Path("data/processed_datasets/validation.json"), sha256="0" * 64),
-        4,
-        [OTHER_TEXT, "processed_datasets/validation.json"],
-    ),
-    "another tokenizer": (
-        lambda: change_json(MODEL, tokenizer_sha256="0" * 64),
-        4,
-        ["model.json: trained with tokenizer 000000000000"],
-    ),
-    "no model": (MODEL.unlink, 4, ["model.json: missing; run `dvc repro`"]),
-    "a damaged split": (lambda: replace_test(b"x"), 4, ["data/raw/test.parquet: sha256 is", "the manifest says"]),
-    "not a table": (forge_test, 3, ["data/raw/test.parquet: not a whole parquet file"]),
-}
+    (lambda: change_json(VALIDATION_SIDECAR, sha256=OTHER), 4, f"{OTHER_TEXT}({VALIDATION_SIDECAR})"),
+    (lambda: change_json(MODEL, tokenizer_sha256=OTHER), 4, "model.json: trained with tokenizer 000000000000"),
+    (damage_test, 4, "data/raw/test.parquet: sha256 is"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_belong_together_is_refused(run, capsys, case):
-    damage, code, said = REFUSED[case]
+@pytest.mark.parametrize(("damage", "code", "said"), REFUSED)
+def test_what_does_not_belong_together_is_refused(run, capsys, damage, code, said):
     damage()
 
-    refuse(capsys, code, *said)
+    refuse(capsys, code, said)
 
 
 def test_a_model_of_unknown_text_is_warned_of(run, capsys):
