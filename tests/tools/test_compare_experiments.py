@@ -1,14 +1,12 @@
 """compare on real experiments: its numbers are those of their files, and unsuitable runs are refused."""
 
 import contextlib
-import csv
 import io
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import dvc.api
 import numpy as np
@@ -65,26 +63,14 @@ def bits_per_byte(losses: pa.Table) -> float:
     return losses["nats"].to_numpy().sum() / losses["utf8_bytes"].to_numpy().sum() / np.log(2)
 
 
-class Done(NamedTuple):
-    """What a call of the command left."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.output.splitlines()
-
-
 @pytest.fixture
 def compare(workspace, monkeypatch, capsys):
-    """The command in the workspace, as a function of its arguments."""
+    """The command in the workspace, as a function of its arguments, which returns status, output and errors."""
     monkeypatch.chdir(workspace.folder)
 
-    def run_it(*arguments: str) -> Done:
+    def run_it(*arguments: str) -> tuple[int, str, str]:
         status = main([*arguments])
-        return Done(status, *capsys.readouterr())
+        return status, *capsys.readouterr()
 
     return run_it
 
@@ -99,13 +85,13 @@ def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, c
     later = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
     before = workspace.run("git", "status", "--porcelain", "--ignored").stdout
 
-    done = compare("base", "vocab", "workspace", "--json")
-    lines = compare("base", "vocab", "workspace", "--cite").lines
+    status, output, errors = compare("base", "vocab", "workspace", "--json")
+    _, cited, _ = compare("base", "vocab", "workspace", "--cite")
 
     # Standard output is one document, and no file changed.
-    document = json.loads(done.output)
+    document = json.loads(output)
     check_document(document)
-    assert (done.status, done.errors) == (0, "")
+    assert (status, errors) == (0, "")
     assert workspace.run("git", "status", "--porcelain", "--ignored").stdout == before
     workspace.run("git", "reset", "-q", "--soft", "HEAD~1")
 
@@ -119,55 +105,52 @@ def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, c
     assert document["documents"]["number"] == 38
     assert comparison["documents"]["difference"] == pytest.approx(of_vocab - of_base)
     assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
-    assert f"{of_vocab - of_base:+.4f} bits per byte (95 % interval over 38 documents " in lines[0]
-    assert "Differs: tokenizers.*.vocab_size 400 → 320." in lines
 
-    # A citation names the text and the commits that the runs started from.
+    # A citation has the difference, and names the text and the commits that the runs started from.
     source = json.loads(Path("data/processed_datasets/validation.json").read_text())["source"]
-    (sentence,) = [line for line in lines if line.startswith("On 38 validation documents")]
-    assert f"bytes) of {source['name']}: {lines[0]} The interval over documents decides. Differs: " in sentence
+    assert f"{of_vocab - of_base:+.4f} bits per byte (95 % interval over 38 documents " in cited
+    assert (
+        f"bytes) of {source['name']}: {comparison['sentence']} The interval over documents decides. Differs: " in cited
+    )
     text = f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}."
-    assert lines[-1].startswith("Table: ")
-    assert lines[-1].endswith(text)
+    assert cited.endswith(f"{text}\n")
 
 
 @pytest.mark.slow
 def test_patterns_name_experiments_and_those_that_are_not_finished(workspace, compare):
     workspace.run("dvc", "exp", "run", "--queue", "--name", "seed9", "-S", "train.seed=9")
 
-    done = compare("b*e", "seed*")
-    alone = compare("seed*")
+    _, of_both, _ = compare("b*e", "seed*")
+    _, alone, _ = compare("seed*")
 
     workspace.run("dvc", "queue", "remove", "--queued")
-    said = "Not finished, so not compared: seed9 (Queued)"
-    assert done.status == 0
-    assert f"{said}." in done.lines
-    assert alone.status == 0
-    assert "the noise of seeds is not known" in alone.lines[0]
-    assert f"{said}." in alone.lines
+    said = "Not finished, so not compared: seed9 (Queued).\n"
+    assert said in of_both
+    assert said in alone
+    assert "the noise of seeds is not known" in alone
 
 
 def test_a_workspace_is_its_run_and_not_the_files_that_were_edited_since(workspace, compare):
     """Code that was edited is not named, because dvc.lock has the hash of the former code; parameters are warned of."""
-    edited = {name: workspace.folder / name for name in ("src/lm/evaluate/samples.py", "params.yaml", "dvc.lock")}
-    before = {path: path.read_text() for path in edited.values()}
-    code = edited["src/lm/evaluate/samples.py"]
-    code.write_text(before[code] + "# changed\n")
+    code = Path("src/lm/evaluate/samples.py")
+    edited = [code, Path("params.yaml"), Path("dvc.lock")]
+    before = [path.read_text() for path in edited]
+    code.write_text(f"{code.read_text()}# changed\n")
     workspace.change(**{"train.peak_lr": 0.5})
 
-    after_the_edit = compare("vocab", "workspace")
+    _, output, errors = compare("vocab", "workspace")
     of_others = compare("base", "vocab")
-    edited["params.yaml"].write_text(before[edited["params.yaml"]])
+    Path("params.yaml").write_text(before[1])
     workspace.run("dvc", "commit", "--force", "eval")
-    after_a_run = compare("vocab", "workspace")
-    for path, content in before.items():
+    _, after_a_run, _ = compare("vocab", "workspace")
+    for path, content in zip(edited, before, strict=True):
         path.write_text(content)
 
     warning = "warning: workspace is the last run, and train.peak_lr 0.01 → 0.5 changed since; `dvc repro` computes it"
-    assert after_the_edit.errors.splitlines() == [warning]
-    assert of_others.errors == ""
-    assert "samples.py" not in after_the_edit.output
-    assert "Differs: src/lm/evaluate/samples.py." in after_a_run.lines
+    assert errors == f"{warning}\n"
+    assert of_others[2] == ""
+    assert "samples.py" not in output
+    assert "Differs: src/lm/evaluate/samples.py.\n" in after_a_run
 
 
 # Tables.
@@ -179,11 +162,8 @@ def tables(workspace, losses, monkeypatch) -> list[str]:
     monkeypatch.chdir(workspace.folder)
     names = {"base.csv": ",", "vocab.tsv": "\t"}
     for name, delimiter in names.items():
-        with open(name, "w") as file:
-            rows = csv.writer(file, delimiter=delimiter)
-            rows.writerow(["run", "document", "nats", "utf8_bytes"])
-            of_documents = losses[Path(name).stem].to_pylist()
-            rows.writerows([name, i, row["nats"], row["utf8_bytes"]] for i, row in enumerate(of_documents))
+        frame = losses[Path(name).stem].to_pandas().assign(run=name)
+        frame.to_csv(name, sep=delimiter, columns=["run", "document", "nats", "utf8_bytes"], index=False)
     yield [*names]
     for name in names:
         Path(name).unlink()
@@ -195,17 +175,16 @@ def test_tables_are_compared_by_the_command_evidence(compare, tables, capsys):
     done = compare(*tables, *arguments)
     of_evidence = evidence.command.main(["compare", *tables, *arguments])
 
-    assert (done.status, done.output, done.errors) == (of_evidence, *capsys.readouterr())
+    assert done == (of_evidence, *capsys.readouterr())
 
 
-@pytest.mark.parametrize(("names", "baseline"), [(["base", "vocab.tsv"], "base"), (["vocab.tsv", "base"], "vocab.tsv")])
-def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, tables, losses, names, baseline):
-    done = compare(*names, "--json")
+def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, tables, losses):
+    _, output, _ = compare("vocab.tsv", "base", "--json")
 
-    (comparison,) = json.loads(done.output)["comparisons"]
-    difference = bits_per_byte(losses["vocab"]) - bits_per_byte(losses["base"])
-    assert comparison["baseline"] == baseline
-    assert comparison["documents"]["difference"] == pytest.approx(difference if baseline == "base" else -difference)
+    (comparison,) = json.loads(output)["comparisons"]
+    difference = bits_per_byte(losses["base"]) - bits_per_byte(losses["vocab"])
+    assert comparison["baseline"] == "vocab.tsv"
+    assert comparison["documents"]["difference"] == pytest.approx(difference)
 
 
 def test_a_table_of_other_documents_is_refused(compare, tables):
@@ -213,13 +192,13 @@ def test_a_table_of_other_documents_is_refused(compare, tables):
     renamed = [line.replace("vocab.tsv\t", "vocab.tsv\tstory", 1) for line in lines]
     for content, said in [
         ("".join(renamed), "vocab.tsv: its documents must be 0 to 37, as those of base"),
-        ("".join([*lines[:-1], lines[-1].rstrip() + "0\n"]), "vocab.tsv: document 37 has "),
+        ("".join(lines).rstrip() + "0\n", "vocab.tsv: document 37 has "),
     ]:
         Path("vocab.tsv").write_text(content)
 
-        done = compare("base", "vocab.tsv")
+        status, _, errors = compare("base", "vocab.tsv")
 
-        refused(done.status, done.errors, 2, said)
+        refused(status, errors, 2, said)
 
 
 # More seeds.
@@ -228,9 +207,9 @@ def test_a_table_of_other_documents_is_refused(compare, tables):
 @pytest.mark.slow
 def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_seeds(workspace, compare):
     """The workspace has the parameters of `vocab`; the commands run as they are printed."""
-    lines = compare("base", "seed2", "vocab").lines
-    start = lines.index("To run the missing seeds:") + 1
-    commands = lines[start : start + 4]
+    _, output, _ = compare("base", "seed2", "vocab")
+    _, said = output.split("To run the missing seeds:\n")
+    commands = said.splitlines()[:4]
 
     assert commands == [
         "dvc exp run --queue -n base-seeds -S train.seed=3,4,5 -S presets.yaml:tokenizers.bpe.vocab_size=400",
@@ -247,8 +226,9 @@ def test_the_commands_for_more_seeds_give_both_sides_their_parameters_and_new_se
 
 
 def test_one_configuration_gives_its_noise_and_the_commands_for_more_seeds(compare, losses):
-    document = json.loads(compare("base", "seed2", "--json").output)
+    _, output, _ = compare("base", "seed2", "--json")
 
+    document = json.loads(output)
     check_document(document)
     scores = [bits_per_byte(losses[name]) for name in ("base", "seed2")]
     assert document["groups"][0]["standard_deviation"] == pytest.approx(np.std(scores, ddof=1))
@@ -261,25 +241,21 @@ def test_one_configuration_gives_its_noise_and_the_commands_for_more_seeds(compa
 
 
 def test_names_without_results_are_refused(workspace, compare):
-    """The name `twin` is of two experiments, which started from different commits, `seed2` that of a branch, too."""
-    workspace.run("git", "branch", "seed2")
+    """The name `twin` is of two experiments, which started from different commits."""
     for message in ("a", "b"):
         start = workspace.run("git", "commit-tree", "HEAD^{tree}", "-m", message).stdout.strip()
         workspace.run("git", "update-ref", f"refs/exps/{start[:2]}/{start[2:]}/twin", start)
-    cases = [
+
+    for name, code, said in [
         ("x-*", 2, "x-*: no finished experiment has such a name"),
         ("nonsense", 2, "nonsense is neither an experiment nor a git revision"),
         ("twin", 2, "twin is the name of several experiments"),
-        ("seed2", 2, "seed2 is the name of the experiment"),
         ("main", 4, "main: has no dvc.lock, so no run is recorded there"),
-    ]
+    ]:
+        status, output, errors = compare("base", name, "--json", "--require", "better")
 
-    for name, code, said in cases:
-        done = compare("base", name, "--json", "--require", "better")
-
-        refused(done.status, done.errors, code, said)
-        assert done.output == ""
-    workspace.run("git", "branch", "-D", "seed2")
+        refused(status, errors, code, said)
+        assert output == ""
 
 
 def test_a_subfolder_of_the_repository_is_refused(tmp_path):
