@@ -10,6 +10,13 @@ import pytest
 
 import train as train_stage
 from support import ROOT
+from support.export_cases import write_export
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory) -> SimpleNamespace:
+    """A run and its export, which tests copy before they change it."""
+    return write_export(tmp_path_factory.mktemp("exported"))
 
 
 @pytest.fixture
