@@ -1,5 +1,6 @@
 """`python src check_parameters` finds the wrong values of all stages at once."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,6 @@ USED = {
 }
 
 
-def problems(capsys) -> list[str]:
-    """Return the lines about wrong parameters."""
-    assert main([]) == 2
-    return capsys.readouterr().err.splitlines()
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -49,39 +44,33 @@ def test_every_wrong_value_of_every_stage_is_one_line(folder, capsys):
     for file, name, value in CASES:
         change_params(folder, {name: value}, file)
 
-    lines = problems(capsys)
-
+    assert main([]) == 2
+    lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(CASES)
     for file, name, value in CASES:
         assert f"{file}: {name} is {value}" in "\n".join(lines)
 
 
-IMPORT = "`python src export_hf --from begin data/start`"
-REBUILD = "`python src verify --retrain STEP --weights data/start`"
-STARTS = {
-    "of Hugging Face": (["config.json", "model.safetensors"], IMPORT),
-    "of runs": (["ab12/run.json", "ab12/checkpoint-000000003.pt"], REBUILD),
-    "of other files": (["notes.txt"], "model.json"),
-}
-
-
 def fill(folder: Path, names: list[str]) -> None:
     """Make the folder `begin`, from which the run starts, with empty files."""
-    (folder / "begin").mkdir()
     for name in names:
-        (folder / "begin" / name).parent.mkdir(exist_ok=True)
+        (folder / "begin" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "begin" / name).touch()
     change_params(folder, {"train.init_from": "begin"})
 
 
-@pytest.mark.parametrize("case", STARTS)
-def test_a_folder_that_no_run_can_start_from_is_refused_with_the_right_command(folder, capsys, case):
-    names, remedy = STARTS[case]
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (["config.json", "model.safetensors"], "`python src export_hf --from begin data/start`"),
+        (["ab12/run.json", "ab12/checkpoint-000000003.pt"], "`python src verify --retrain STEP --weights data/start`"),
+        (["notes.txt"], "model.json"),
+    ],
+)
+def test_a_folder_that_no_run_can_start_from_is_refused_with_the_right_command(folder, capsys, names, remedy):
     fill(folder, names)
 
-    status = main([])
-
-    refused(status, capsys.readouterr().err, 2, "params.yaml: train.init_from is begin, ", remedy)
+    refused(main([]), capsys.readouterr().err, 2, "params.yaml: train.init_from is begin, ", remedy)
 
 
 @pytest.mark.parametrize("names", [[".gitignore"], ["model.json", "best_model_params.pt", "tokenizer/meta.json"]])
@@ -96,19 +85,18 @@ def test_a_name_that_selects_nothing_or_is_a_number_is_refused(folder, capsys, n
     for value, found in (("nope", "nope is missing; there are: "), (5, f"{name} is 5")):
         change_params(folder, {name: value})
 
-        status = main([])
-
-        refused(status, capsys.readouterr().err, 2, found)
+        refused(main([]), capsys.readouterr().err, 2, found)
 
 
 def test_a_section_that_nothing_reads_is_refused(folder, capsys):
     """DVC's advice for a wrong name after -S is a `+` before it, which adds such a section."""
     change_params(folder, {"trian.seq_len": 64, "tokenizers.bpe.vocab_size": 4096}, "params.yaml")
 
-    of_training, of_tokenizers = sorted(problems(capsys), reverse=True)
+    assert main([]) == 2
 
-    assert "params.yaml: trian is unknown; the nearest valid name is train" in of_training
-    assert "params.yaml: tokenizers is unknown; it is a section of presets.yaml: -S presets.yaml:" in of_tokenizers
+    said = capsys.readouterr().err
+    assert "params.yaml: trian is unknown; the nearest valid name is train" in said
+    assert "params.yaml: tokenizers is unknown; it is a section of presets.yaml: -S presets.yaml:" in said
 
 
 # Metrics of a former run.
@@ -120,10 +108,10 @@ def check_in_stage(monkeypatch, stage: str) -> list[str]:
     """Check the parameters as DVC does in a stage; return the metrics that are left."""
     monkeypatch.setenv("DVC_STAGE", stage)
     assert main([]) == 0
-    return [path for path in SCORES if Path(path).exists()]
+    return [path for path in SCORES if os.path.exists(path)]
 
 
-def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, monkeypatch, capsys):
+def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, monkeypatch):
     cases = [
         ({}, "train", SCORES[:2]),  # of other code or text
         ({}, "fetch", SCORES),  # perhaps the text is the same
@@ -137,7 +125,7 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, 
     # The command by hand deletes nothing.
     monkeypatch.delenv("DVC_STAGE", raising=False)
     assert main([]) == 0
-    assert all(Path(path).exists() for path in SCORES)
+    assert all(map(os.path.exists, SCORES))
 
     for changed, stage, left in cases:
         for path, content in content_of.items():
@@ -145,9 +133,6 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, 
         committed.change(**changed)
 
         assert check_in_stage(monkeypatch, stage) == left, (stage, changed)
-
-        said = capsys.readouterr().out
-        assert [path for path in SCORES if f"{path}: deleted" in said] == [path for path in SCORES if path not in left]
 
     # The first run of all has no dvc.lock.
     Path("dvc.lock").unlink()
