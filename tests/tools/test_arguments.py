@@ -1,6 +1,7 @@
 """Every tool refuses wrong arguments with exit code 2 and one sentence, and starts quickly."""
 
 import os
+import re
 import runpy
 import shlex
 import shutil
@@ -21,16 +22,13 @@ WRONG = [
     ("compare a b --confidence 1", "--confidence is 1.0; it must be from 0.5 to 0.999"),
     ("generate --seed -1", "--seed: is -1; it must be a whole number from 0 to below 2^62"),
     ("verify", "dvc.yaml: missing; run the command at the repository's root"),
-    ("verify exported", "unrecognized arguments: exported"),
     ("verify --weights early", "belong to --retrain"),
     ("verify --retrain 450 --weights .", ".: exists; name a new folder"),
     ("verify --retrain --processor", "not allowed with"),
     ("verify --record", "belong to --processor"),
     ("verify --processor --expect 01234", "--expect: is 01234; it must be 6 to 12 hex digits"),
-    ("verify --processor --expect 01234g", "it must be 6 to 12 hex digits"),
     ("export_hf --from nowhere models", "--from: nowhere is not a folder"),
     ("generate --min_p nan", "--min_p"),
-    ("generate --tempo 1", "unrecognized arguments"),
 ]
 
 
@@ -53,16 +51,9 @@ def test_wrong_arguments_are_refused(tmp_path, monkeypatch, capsys, line, senten
 def test_help_has_a_summary_of_every_tool(capsys):
     assert main(["--help"]) == 0
 
-    lines = capsys.readouterr().out.splitlines()
-    goals = [line.removesuffix(":") for line in lines if line.endswith(":")]
-    assert goals == list(PROGRAM["TOOLS_BY_GOAL"])
-    tools = []
-    for line in lines:
-        if line.startswith("  "):
-            tool, *summary = line.split()
-            tools.append(tool)
-            assert len(summary) > 2, line
-    assert tools == list(PROGRAM["TOOLS"])
+    out = capsys.readouterr().out
+    assert re.findall(r"^(\S.*):$", out, re.M) == list(PROGRAM["TOOLS_BY_GOAL"])
+    assert re.findall(r"^  (\w+) +\S+ \S+ \S+", out, re.M) == list(PROGRAM["TOOLS"])
 
 
 def test_neither_pythonpath_nor_a_file_in_the_root_replaces_a_module(tmp_path):

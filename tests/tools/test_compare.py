@@ -86,9 +86,9 @@ def test_a_validation_loss_that_agrees_or_is_unknown_is_not_explained():
 @pytest.mark.parametrize(
     ("params", "code", "difference"),
     [
-        pytest.param({}, "1", "data/raw", id="nothing else"),
-        pytest.param({"p": None}, "1", "p (none) → null", id="a parameter"),
-        pytest.param({}, "2", "src/lm/model", id="code"),
+        ({}, "1", "data/raw"),  # nothing else
+        ({"p": None}, "1", "p (none) → null"),  # a parameter
+        ({}, "2", "src/lm/model"),  # code
     ],
 )
 def test_what_stages_make_is_named_as_a_difference_only_if_nothing_else_differs(params, code, difference):
@@ -104,11 +104,11 @@ def test_what_stages_make_is_named_as_a_difference_only_if_nothing_else_differs(
 @pytest.mark.parametrize(
     ("others", "asked_for"),
     [
-        pytest.param([run("b", 4, -0.5, WIDER)], ["a-1…a-3", "b"], id="over documents"),
-        pytest.param(seeds_of("b", (4, 5, 6), 0.0, WIDER), ["a-1…a-3", "b-4…b-6"], id="not shown"),
-        pytest.param(seeds_of("b", (4, 5, 6), -0.5, WIDER), [], id="shown over seeds"),
-        pytest.param([run("again", 1, -0.5)], [], id="two machines"),
-        pytest.param([], ["a-1…a-3"], id="a single group"),
+        ([run("b", 4, -0.5, WIDER)], ["a-1…a-3", "b"]),  # over documents
+        (seeds_of("b", (4, 5, 6), 0.0, WIDER), ["a-1…a-3", "b-4…b-6"]),  # not shown
+        (seeds_of("b", (4, 5, 6), -0.5, WIDER), []),  # shown over seeds
+        ([run("again", 1, -0.5)], []),  # two machines
+        ([], ["a-1…a-3"]),  # a single group
     ],
 )
 def test_more_seeds_are_asked_for_until_a_difference_over_seeds_is_shown(others, asked_for):
@@ -128,10 +128,3 @@ def test_sides_that_lack_seeds_get_them_under_names_of_their_own_and_are_compare
 
     assert commands == ["a [2, 3, 4, 5] a-seeds", "b-1 [5] b-seeds"]
     assert again == "python src compare a 'b*' 'a-seeds-*' b-seeds"
-
-
-def test_a_single_group_has_the_noise_of_its_seeds_and_the_commands_for_more():
-    lines = summary_of(*seeds_of("a", (1, 2, 3)), commands=["more"])
-
-    assert "standard deviation over 3 seeds" in lines[0]
-    assert lines[-2:] == ["To run the missing seeds:", "more"]

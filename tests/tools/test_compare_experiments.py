@@ -10,8 +10,7 @@ from pathlib import Path
 
 import dvc.api
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 
 import evidence.command
@@ -41,26 +40,25 @@ def save_experiment(workspace: Workspace, name: str, factor: float, **values) ->
     """Record an experiment with these parameters, whose losses are multiples of those of base, a little uneven."""
     workspace.change(**values)
     path = workspace.folder / DOCUMENT_LOSSES
-    losses = pq.read_table(path)
-    uneven = np.linspace(factor - 0.01, factor + 0.01, len(losses))
+    losses = pd.read_parquet(path)
+    losses["nats"] *= np.linspace(factor - 0.01, factor + 0.01, len(losses))
     path.unlink()  # a link to DVC's cache
-    column = losses.column_names.index("nats")
-    pq.write_table(losses.set_column(column, "nats", pa.array(losses["nats"].to_numpy() * uneven)), path)
+    losses.to_parquet(path)
     workspace.run("dvc", "commit", "--force")
     workspace.run("dvc", "exp", "save", "--name", name)
 
 
 @pytest.fixture(scope="module")
-def losses(workspace) -> dict[str, pa.Table]:
+def losses(workspace) -> dict[str, pd.DataFrame]:
     """Return the losses of each experiment, read by DVC's own API."""
     names = ("base", "seed2", "vocab")
     with contextlib.chdir(workspace.folder):
         contents = {name: dvc.api.read(str(DOCUMENT_LOSSES), rev=name, mode="rb") for name in names}
-    return {name: pq.read_table(io.BytesIO(content)) for name, content in contents.items()}
+    return {name: pd.read_parquet(io.BytesIO(content)) for name, content in contents.items()}
 
 
-def bits_per_byte(losses: pa.Table) -> float:
-    return losses["nats"].to_numpy().sum() / losses["utf8_bytes"].to_numpy().sum() / np.log(2)
+def bits_per_byte(losses: pd.DataFrame) -> float:
+    return losses["nats"].sum() / losses["utf8_bytes"].sum() / np.log(2)
 
 
 @pytest.fixture
@@ -162,7 +160,7 @@ def tables(workspace, losses, monkeypatch) -> list[str]:
     monkeypatch.chdir(workspace.folder)
     names = {"base.csv": ",", "vocab.tsv": "\t"}
     for name, delimiter in names.items():
-        frame = losses[Path(name).stem].to_pandas().assign(run=name)
+        frame = losses[Path(name).stem].assign(run=name)
         frame.to_csv(name, sep=delimiter, columns=["run", "document", "nats", "utf8_bytes"], index=False)
     yield [*names]
     for name in names:

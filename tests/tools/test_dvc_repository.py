@@ -79,17 +79,6 @@ def test_a_clone_without_all_files_says_how_to_get_them(project, tmp_path, monke
     assert Revision("HEAD").lock.stages == {"x": {"cmd": "x"}}
 
 
-def test_a_damaged_object_of_git_is_one_sentence(project):
-    """The thread in which DVC reads it would end, and its caller wait."""
-    blob = git("rev-parse", "HEAD:dvc.lock")
-    path = Path(".git", "objects", blob[:2], blob[2:])
-    path.unlink()
-    path.write_bytes(b"x")
-
-    with pytest.raises(EnvironmentFailure, match=r"corrupt.*`git fsck` lists"):
-        Revision("HEAD")
-
-
 def test_each_state_has_the_stages_of_its_own_dvc_yaml(project):
     """DVC leaves the stages in dvc.lock that dvc.yaml no longer has."""
     Path("dvc.yaml").write_text("stages: {}\n")

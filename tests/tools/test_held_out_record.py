@@ -49,13 +49,13 @@ def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param("", id="an empty line"),
-        pytest.param("<<<<<<< HEAD", id="a conflict of a merge"),
-        pytest.param(f"{LINE},1", id="a cell too many"),
-        pytest.param(LINE[:70], id="half a row, as of an interrupted copy"),
-        pytest.param(LINE.replace("yes", "maybe"), id="neither yes nor no"),
-        pytest.param(LINE.replace(",50,", ",050,"), id="a number as nobody writes it"),
-        pytest.param(LINE.replace("1.352741386947632", "good"), id="not a number"),
+        "",  # an empty line
+        "<<<<<<< HEAD",  # a conflict of a merge
+        f"{LINE},1",  # a cell too many
+        LINE[:70],  # half a row, as of an interrupted copy
+        LINE.replace("yes", "maybe"),  # neither yes nor no
+        LINE.replace(",50,", ",050,"),  # a number as nobody writes it
+        LINE.replace("1.352741386947632", "good"),  # not a number
     ],
 )
 def test_a_line_that_is_not_a_row_is_named(path, line):

@@ -20,8 +20,8 @@ def add_comment(path: str) -> None:
 @pytest.mark.parametrize(
     ("main", "arguments"),
     [
-        pytest.param(generate.main, ["One", "--max_new_tokens", "2"], id="generate"),
-        pytest.param(compress.main, ["LICENSE", "license.rlmc"], id="compress"),
+        (generate.main, ["One", "--max_new_tokens", "2"]),  # generate
+        (compress.main, ["LICENSE", "license.rlmc"]),  # compress
     ],
 )
 def test_weights_that_run_through_other_code_are_warned_of(committed, capsys, main, arguments):

@@ -52,16 +52,13 @@ def golden(tmp_path, monkeypatch):
 
 
 def test_a_processor_is_recorded_once(golden):
-    for _ in range(2):
-        assert cli.main([*SHORT, "--record"]) == 0
+    assert cli.main([*SHORT, "--record"]) == 0
+    recorded = read_json(golden)
 
-    seen = [
-        (entry["run"], entry["how"], entry["threads"])
-        for entry in read_json(golden)["seen_on"]
-        if entry["processor"] == processor.processor()
-    ]
-    assert ("short", "natively") in {(run, how) for run, how, _ in seen}
-    assert len(seen) == len(set(seen))
+    assert cli.main([*SHORT, "--record"]) == 0
+
+    assert processor.processor() in [entry["processor"] for entry in recorded["seen_on"]]
+    assert read_json(golden) == recorded
 
 
 def test_digests_are_written_of_one_run(golden):
@@ -99,5 +96,4 @@ def test_the_last_weights_may_be_missing():
     committed = read_json("metrics/golden_bits.json")["short"]
     without_last = {step: digest for step, digest in committed.items() if step != "20"}
 
-    assert processor.first_difference(committed, committed) is None
     assert processor.first_difference(without_last, committed) == "the weights first differ between steps 15 and 20"

@@ -21,11 +21,11 @@ def params(monkeypatch) -> dict:
 @pytest.mark.parametrize(
     ("sides", "missing"),
     [
-        pytest.param([[1, 1]], [[2, 3, 4, 5]], id="one side, a seed twice"),
-        pytest.param([[9, 8, 7, 6, 5, 4]], [[]], id="enough"),
-        pytest.param([[11, 12, 13], [13]], [[1, 2], [1, 2, 11, 12]], id="one has other seeds too"),
-        pytest.param([[1, 2, 3], [2, 3, 4]], [[4, 5], [1, 5]], id="some are equal"),
-        pytest.param([[7, 8], [6, 7], [1]], [[1, 2, 6], [1, 2, 8], [2, 6, 7, 8]], id="three sides"),
+        ([[1, 1]], [[2, 3, 4, 5]]),  # one side, a seed twice
+        ([[9, 8, 7, 6, 5, 4]], [[]]),  # enough
+        ([[11, 12, 13], [13]], [[1, 2], [1, 2, 11, 12]]),  # one has other seeds too
+        ([[1, 2, 3], [2, 3, 4]], [[4, 5], [1, 5]]),  # some are equal
+        ([[7, 8], [6, 7], [1]], [[1, 2, 6], [1, 2, 8], [2, 6, 7, 8]]),  # three sides
     ],
 )
 def test_the_lowest_missing_seeds_make_five_pairs_of_all_sides(sides, missing):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,11 +186,6 @@ def metric_edited_in_the_commit_alone(committed) -> None:
     replace_content(EVAL_METRICS, honest)
 
 
-def no_committed_run(committed) -> None:
-    subprocess.run(["git", "rm", "-q", "--cached", "dvc.lock"], check=True)
-    committed.run("git", "commit", "-q", "-m", "no dvc.lock")
-
-
 def no_git(committed) -> None:
     shutil.rmtree(".git")
 
@@ -212,7 +206,6 @@ STATES = [
     score_of_a_former_run,
     weights_from_the_cache,
     metric_edited_in_the_commit_alone,
-    no_committed_run,
     no_git,
 ]
 
