@@ -28,9 +28,6 @@ from support.refusal import refused
 from support.workspace import Workspace
 from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, files_outside_git, main
 from tools.judge.run import (
-    OF_A_SEED,
-    OF_ALL_SEEDS,
-    commands_of,
     reject_other_run,
     set_parameters,
     write_losses,
@@ -197,18 +194,6 @@ def test_losses_are_named_by_their_text(clone):
     assert losses.documents == ["0123456789abcdef/0", "0123456789abcdef/1"]
     assert losses.values * np.log(2) == pytest.approx([0.1, 2 / 3])
     assert losses.sizes.tolist() == [3, 4]
-
-
-def test_each_command_of_the_pipeline_runs_once_and_data_is_made_once():
-    pipeline = read_yaml(ROOT / "dvc.yaml")
-
-    of_all_seeds = commands_of(OF_ALL_SEEDS, pipeline)
-    of_a_seed = commands_of(OF_A_SEED, pipeline)
-
-    programs = [command.split()[1] for command in of_all_seeds]
-    tokenize = "src/tokenize_split.py"
-    assert programs == ["src", "src/fetch.py", "src/make_tokenizer.py", tokenize, tokenize, "src/audit.py"]
-    assert [command.split()[1] for command in of_a_seed] == ["src", "src/train.py", "src/eval.py"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def drawn_documents(seed: int) -> np.ndarray:
     return draw_documents(read_losses()["tokens"], seed)
 
 
-def test_an_honest_evaluation_passes(workspace, monkeypatch, capsys):
+def test_an_honest_evaluation_passes(workspace, monkeypatch):
     monkeypatch.setattr(tool, "RESCORED_TOKENS", 100)
     before = files_below(Path())
 
@@ -47,7 +47,6 @@ def test_an_honest_evaluation_passes(workspace, monkeypatch, capsys):
     num_documents = len(read_losses()["tokens"])
     num_drawn = len(drawn_documents(3))
     assert 0 < num_drawn < num_documents
-    assert f"rescore: {num_drawn} of {num_documents} documents (--seed 3)\n" in capsys.readouterr().err
     assert shown.endswith(f"losses of {num_drawn} of {num_documents} documents (--seed 3).")
     assert files_below(Path()) == before
 
@@ -59,28 +58,17 @@ def test_an_edited_document_is_found_if_it_is_drawn(workspace, monkeypatch):
     forge_evaluation(lambda nats: np.where(np.arange(len(nats)) == edited, nats - 1e-6, nats))
 
     rescore(other_seed)
-    named = (
-        rf"^{DOCUMENT_LOSSES}: document {edited} has nats .*; run `dvc repro --force --single-item eval && dvc repro`$"
-    )
-    with pytest.raises(IntegrityError, match=named):
+    with pytest.raises(IntegrityError, match=rf"^{DOCUMENT_LOSSES}: document {edited} has nats "):
         rescore(1)
-
-
-def edit_column(name: str) -> None:
-    """Change a column in all documents."""
-    columns = read_losses()
-    columns[name] = columns[name] + 1
-    pq.write_table(pa.table(columns), DOCUMENT_LOSSES)
-
-
-COLUMNS = ["utf8_bytes", "tokens", "model_selection_bytes", "contaminated_fraction", "model_selection_nats"]
 
 
 def test_a_column_that_does_not_follow_is_named(workspace):
     honest = DOCUMENT_LOSSES.read_bytes()
-    for name in COLUMNS:
+    for name in ("utf8_bytes", "tokens", "model_selection_bytes", "contaminated_fraction", "model_selection_nats"):
         DOCUMENT_LOSSES.write_bytes(honest)
-        edit_column(name)
+        columns = read_losses()
+        columns[name] = columns[name] + 1
+        pq.write_table(pa.table(columns), DOCUMENT_LOSSES)
 
         with pytest.raises(IntegrityError, match=rf"^{DOCUMENT_LOSSES}: document \d+ has {name} "):
             rescore(seed=1)
