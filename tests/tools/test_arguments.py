@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from support import ROOT
+from support.refusal import refused
 
 PROGRAM = runpy.run_path(str(ROOT / "src" / "__main__.py"))
 main = PROGRAM["main"]
@@ -56,13 +57,18 @@ def test_help_has_a_summary_of_every_tool(capsys):
     assert re.findall(r"^  (\w+) +\S+ \S+ \S+", out, re.M) == list(PROGRAM["TOOLS"])
 
 
+def test_a_subfolder_of_the_repository_is_refused(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT / "docs")
+
+    refused(main(["compare", "a", "b"]), capsys.readouterr().err, 2, f"docs is a subfolder; run the command in {ROOT}")
+
+
 def test_neither_pythonpath_nor_a_file_in_the_root_replaces_a_module(tmp_path):
     shutil.copytree(ROOT / "src", tmp_path / "src")
     (tmp_path / "random.py").write_text("raise SystemExit('not that of the standard library')")
     others = tmp_path / "others"
-    for package in ("lm", "tools"):
-        (others / package).mkdir(parents=True)
-        (others / package / "__init__.py").write_text("raise SystemExit('not that of src')")
+    (others / "lm").mkdir(parents=True)
+    (others / "lm" / "__init__.py").write_text("raise SystemExit('not that of src')")
     environment = os.environ | {"PYTHONPATH": str(others)}
     command = [sys.executable, "src", "verify", "--help"]
 

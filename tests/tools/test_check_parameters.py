@@ -117,7 +117,6 @@ def test_a_stage_deletes_the_metrics_that_a_later_stage_writes_again(committed, 
         ({}, "fetch", SCORES),  # perhaps the text is the same
         ({"eval.stride_fraction": 1.0}, "fetch", SCORES[:2]),
         ({"eval.stride_fraction": 0.5, "train.seed": 2}, "other/dvc.yaml:train", SCORES),  # of another pipeline
-        ({}, "audit", SCORES[:1]),
         ({}, "fetch", SCORES[:1]),
     ]
     content_of = {path: Path(path).read_bytes() for path in SCORES}

@@ -142,7 +142,6 @@ def test_a_model_saved_by_transformers_is_imported(exported, theirs, tmp_path):
     their_tokenizer(TEXTS[:2], padding=True, truncation=True, max_length=9)
     their_tokenizer.save_pretrained(tuned)
     theirs.save_pretrained(tuned)
-    assert (tuned / "tokenizer.json").read_bytes() != (exported.path / "tokenizer.json").read_bytes()
 
     status = call("--from", tuned, tmp_path / "models")
 
@@ -153,7 +152,6 @@ def test_a_model_saved_by_transformers_is_imported(exported, theirs, tmp_path):
     assert torch.equal(model(ids), exported.model(ids))
     assert record["tokenizer_sha256"] == tokenizer.sha256
     assert record["best"]["val_loss"] is None
-    assert tokenizer.eot_id == exported.tokenizer.eot_id
     for text in TEXTS:
         assert tokenizer.encode(text) == exported.tokenizer.encode(text)
 
@@ -208,11 +206,9 @@ def remove_weights(folder: Path) -> None:
         path.unlink()
 
 
-def change_a_tensor(folder: Path, value: float = 0.0, dtype: torch.dtype | None = None) -> None:
-    """Change one value, or the type, of the embeddings."""
+def lose_a_number(folder: Path) -> None:
     weights = load_file(shards(folder)[0])
-    weights["model.embed_tokens.weight"][7, 3] += value
-    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"].to(dtype)
+    weights["model.embed_tokens.weight"][7, 3] = torch.nan
     save_file(weights, shards(folder)[0])
 
 
@@ -220,11 +216,9 @@ REFUSED = [
     (add_tokens, 3, "vocab_size is "),
     (lambda hf: (hf / "tokenizer.json").unlink(), 2, "(missing: tokenizer.json)"),
     (remove_weights, 3, "pickled weights are not read"),
-    (lambda hf: shards(hf)[0].unlink(), 4, "model.safetensors.index.json names it"),
     (lambda hf: (hf / "adapter_config.json").touch(), 3, "adapter_config.json"),
     (lambda hf: write_json(hf / INDEX, {"weight_map": {"norm": "../x"}}), 4, "'../x'"),
-    (lambda hf: change_a_tensor(hf, value=torch.nan), 3, "model.embed_tokens.weight"),
-    (lambda hf: change_a_tensor(hf, dtype=torch.int8), 3, "torch.int8"),
+    (lose_a_number, 3, "model.embed_tokens.weight"),
     (lambda hf: shards(hf)[0].write_bytes(b"0" * 99), 4, ".safetensors: "),
 ]
 

@@ -51,7 +51,6 @@ def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):
     [
         "",  # an empty line
         "<<<<<<< HEAD",  # a conflict of a merge
-        f"{LINE},1",  # a cell too many
         LINE[:70],  # half a row, as of an interrupted copy
         LINE.replace("yes", "maybe"),  # neither yes nor no
         LINE.replace(",50,", ",050,"),  # a number as nobody writes it

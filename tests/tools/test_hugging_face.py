@@ -53,20 +53,11 @@ def test_an_unsupported_configuration_is_refused(tmp_path, name, value, said):
 # A configuration that this project writes.
 
 
-@pytest.mark.parametrize("every", [1, 3, 9])
-def test_every_layer_pattern_survives_a_round_trip(tmp_path, every):
-    model = build(300, full_attention_every=every)
-    ids = torch.randint(300, (2, 40), generator=torch.Generator().manual_seed(0))
-
-    write_pretrained(tmp_path, model, EOT_ID)
-    read = read_pretrained(tmp_path)
-
-    assert torch.equal(read(ids), model(ids))
-
-
 def test_readers_of_every_version_find_bases_of_positions_and_full_layers(tmp_path):
     """Before transformers 5 they have other names."""
-    write_pretrained(tmp_path, build(300, full_attention_every=3), EOT_ID)
+    model = build(300, full_attention_every=3)
+    write_pretrained(tmp_path, model, EOT_ID)
+    assert read_pretrained(tmp_path).config == model.config
     config = read_json(tmp_path / "config.json")
     of_full = SHAPE["rope_base_global"]
     of_sliding = SHAPE["rope_base_local"]

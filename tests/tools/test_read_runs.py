@@ -38,7 +38,9 @@ STAGES = {
 class MadeUpRevision(Revision):
     """A revision of the hash of its validation text and the slice of it."""
 
-    def __init__(self, name: str, text_sha256: str | None, losses=LOSSES, stages=STAGES, test_reads=None, **slice_):
+    def __init__(
+        self, name="a", text_sha256: str | None = "12", losses=LOSSES, stages=STAGES, test_reads=None, **slice_
+    ):
         self.name = name
         sidecar = {
             "slice": {"split": "validation", "start_char": 0, "num_chars": None} | slice_,
@@ -66,7 +68,7 @@ class MadeUpRevision(Revision):
 
 
 def test_a_run_is_read_from_its_files():
-    run, facts = read_run(MadeUpRevision("a", "12"))
+    run, facts = read_run(MadeUpRevision())
 
     # Its losses by document.
     assert run.values * np.log(2) == pytest.approx([1.0, 2.0])
@@ -89,7 +91,7 @@ def test_a_run_that_was_not_evaluated_again_is_refused():
 
     for stages in (trained_again, not_evaluated):
         with pytest.raises(IntegrityError, match=r"a: dvc.lock has no evaluation of the model"):
-            read_run(MadeUpRevision("a", "12", stages=stages))
+            read_run(MadeUpRevision(stages=stages))
 
 
 def test_looks_at_a_test_split_for_other_weights_are_counted(tmp_path):
@@ -100,18 +102,18 @@ def test_looks_at_a_test_split_for_other_weights_are_counted(tmp_path):
     write_test_reads(path, [of_own_weights, of_others, of_others._replace(stride_tokens=64)])
 
     for test_reads, number in ((path.read_bytes(), 2), (None, 0)):
-        _, facts = read_run(MadeUpRevision("a", "12", test_reads=test_reads))
+        _, facts = read_run(MadeUpRevision(test_reads=test_reads))
         assert facts.num_earlier_looks == number
 
 
 def test_runs_on_other_documents_are_refused():
-    a = MadeUpRevision("a", "12")
+    a = MadeUpRevision()
     for text_sha256, slice_ in (("1", {}), ("12", {"start_char": 5}), ("12", {"num_chars": 9}), (None, {})):
         with pytest.raises(IntegrityError, match="a and b were evaluated on different documents"):
             reject_other_text(a, MadeUpRevision("b", text_sha256, **slice_))
     with pytest.raises(IntegrityError, match="different documents"):
-        reject_other_text(MadeUpRevision("a", None), MadeUpRevision("b", None))
-    reject_other_text(a, MadeUpRevision("b of another source", "12"))
+        reject_other_text(MadeUpRevision(text_sha256=None), MadeUpRevision("b", None))
+    reject_other_text(a, MadeUpRevision("b of another source"))
 
 
 @pytest.mark.parametrize(
@@ -123,4 +125,4 @@ def test_runs_on_other_documents_are_refused():
 )
 def test_losses_that_do_not_fit_are_refused(change, said):
     with pytest.raises(IntegrityError, match=said):
-        read_runs([MadeUpRevision("a", "12"), MadeUpRevision("b", "12", LOSSES | change)])
+        read_runs([MadeUpRevision(), MadeUpRevision("b", losses=LOSSES | change)])

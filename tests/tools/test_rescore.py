@@ -1,5 +1,6 @@
 """`verify --retrain` scores documents again: honest evaluations pass, and edited ones do not, whatever fits them."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -92,10 +93,5 @@ def test_in_fast_numerics_a_loss_may_differ_a_little(tolerance, change, is_found
     recorded = {"nats": np.array([1.0, 50.0, 100.0 * change])}
     drawn = np.array([2, 0])
 
-    try:
+    with pytest.raises(IntegrityError, match="document 2 has nats") if is_found else contextlib.nullcontext():
         compare_tables(recorded, again, drawn, tolerance)
-        found = False
-    except IntegrityError as error:
-        found = "document 2 has nats" in str(error)
-
-    assert found == is_found

@@ -9,7 +9,7 @@ from lm.core.errors import IntegrityError, ParamsError, UserError
 from lm.core.files import read_json, sha256_file, write_json
 from lm.model.weights import load_trained
 from lm.train.checkpoints import Checkpoint, list_checkpoints, load_checkpoint
-from lm.train.state import digest_of, named_tensors
+from lm.train.state import named_tensors
 from support.damage import truncate
 from support.refusal import files_below
 from support.stages import change_params
@@ -48,14 +48,13 @@ def remove(checkpoint: Checkpoint) -> None:
     checkpoint.record.unlink()
 
 
-def replace_by_another(checkpoint: Checkpoint) -> str:
-    """Change a weight of a checkpoint, and record the SHA-256 of the new file; return its digest."""
+def replace_by_another(checkpoint: Checkpoint) -> None:
+    """Change a weight of a checkpoint, and record the SHA-256 of the new file."""
     state = torch.load(checkpoint.path, weights_only=True)
     next(iter(state["model"].values())).view(-1)[0] += 1
     torch.save(state, checkpoint.path)
     record = read_json(checkpoint.record)
     write_json(checkpoint.record, record | {"sha256": sha256_file(checkpoint.path)})
-    return digest_of(named_tensors(state))
 
 
 # Equal bits.
@@ -83,7 +82,6 @@ def test_a_removed_checkpoint_comes_back_with_every_bit(run, capsys):
     after = dict(named_tensors(load_checkpoint(removed)))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not [path for path in run.glob(".*") if path.is_dir()], "no temporary folder is left"
 
 
 def test_its_weights_are_written(run):
@@ -96,7 +94,7 @@ def test_its_weights_are_written(run):
     assert all(torch.equal(weight, checkpoint["model"][name]) for name, weight in found.state_dict().items())
     row = read_curve(CURVE)[15]
     assert (record["best"]["step"], record["best"]["tokens_seen"]) == (15, int(row["tokens"]))
-    assert record["best"]["val_loss"] == pytest.approx(float(row["val_loss"]))
+    assert f"{record['best']['val_loss']:.8g}" == row["val_loss"]
     assert not {"training", "last"} & record.keys()
 
 
@@ -123,19 +121,11 @@ def test_a_run_of_unknown_time_begins_with_its_first_validation(run, monkeypatch
     assert steps == ["retrain: steps 0 to 5", "retrain: steps 0 to 20"][: 2 if most_s else 1]
 
 
-OF_INITIAL = "The best weights in data/models are those that this code makes of the recorded initial weights."
-OF_CHECKPOINT = "From the stored checkpoint of step 10 this code makes the last weights in data/models."
+def test_from_a_checkpoint_the_weights_are_shown_but_not_the_checkpoint(run):
+    shown, _ = call(end=20)
 
-
-@pytest.mark.parametrize(
-    ("steps", "shown", "said"),
-    [
-        (Steps(0, 15), ["best"], f"{OF_INITIAL} Not shown: the last weights."),
-        (Steps(10, 20), ["last"], f"{OF_CHECKPOINT} Not shown: the best weights, that checkpoint."),
-    ],
-)
-def test_what_was_shown_and_what_not_is_said(steps, shown, said):
-    assert tool.conclusion(steps, shown, {"init_sha256": "ab"}) == said
+    made = "From the stored checkpoint of step 15 this code makes the weights in data/models."
+    assert shown == f"{made} Not shown: that checkpoint."
 
 
 def test_best_weights_count_only_if_the_steps_made_them(run):
@@ -212,10 +202,9 @@ def test_a_damaged_checkpoint_is_no_beginning(run):
 @pytest.mark.parametrize("end", [15, 10])
 def test_a_stored_checkpoint_with_another_digest_is_found(run, end):
     """At the beginning of the steps, and at their end."""
-    digest = replace_by_another(Checkpoint(run, 10))
+    replace_by_another(Checkpoint(run, 10))
 
-    pattern = rf"000000010\.pt: its digest is {digest}, plots/validation\.csv records .* at step 10{ADVICE}"
-    with pytest.raises(IntegrityError, match=pattern):
+    with pytest.raises(IntegrityError, match=rf"000000010\.pt: its digest is .* records .* at step 10{ADVICE}"):
         call(end=end, weights=Path("data/early"))
 
     assert not Path("data/early").exists()
@@ -258,7 +247,6 @@ VALIDATIONS = [0, 5, 10, 15, 20]
     [
         ([], 5, Steps(0, 5)),
         ([7, 10], 10, Steps(7, 10)),
-        ([5, 10], 20, Steps(10, 20)),
         ([5, 10], 10, Steps(5, 10)),
     ],
 )

