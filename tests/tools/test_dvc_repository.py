@@ -84,7 +84,7 @@ def test_a_project_in_a_subfolder_of_a_repository_has_its_files(project, monkeyp
     monkeypatch.chdir(inner)
     dep = {"path": "code", "hash": "md5", "md5": md5_of(Path("code"))}
     Path("dvc.yaml").write_text("stages: {y: {cmd: y}}\n")
-    Path("dvc.lock").write_text(yaml.safe_dump({"stages": {"y": {"cmd": "y", "deps": [dep]}}}))
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"y": {"cmd": "y", "deps": [dep]}}}))
     git("add", "-A")
     git("commit", "-qm", "inner")
 
