@@ -13,8 +13,7 @@ from lm.core.start import import_module
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Tools by what a person wants, each with its module. Modules below `tools` are in src/, those below `extras` at the
-# root of the repository.
+# Tools by goal, each with its module. The package `tools` is in src/, `extras` is at the root of the repository.
 TOOLS_BY_GOAL = {
     "prepare a run": {
         "use": "tools.use",
@@ -52,7 +51,7 @@ TOOLS_BY_GOAL = {
 }
 TOOLS = {name: module for tools in TOOLS_BY_GOAL.values() for name, module in tools.items()}
 
-BUG = 70  # of a tool: the status of Python, 1, is an answer of `compare --require` and `judge`
+BUG = 70  # status after a traceback; Python's status, 1, is an answer of `compare --require` and `judge`
 
 
 def path_of(module: str) -> Path:
@@ -89,14 +88,14 @@ def main(argv: list[str]) -> int:
         print(f"error: {problem}; {hint}here are: {', '.join(TOOLS)}", file=sys.stderr)
         return 2
 
-    # Tools read and write the project's files by their paths from the root, and so do the paths of their arguments.
+    # Tools and their arguments name the project's files by paths from the root.
     asks_for_help = "-h" in argv or "--help" in argv
     if ROOT in Path.cwd().parents and not asks_for_help:
         print(f"error: {Path.cwd().relative_to(ROOT)} is a subfolder; run the command in {ROOT}", file=sys.stderr)
         return 2
 
-    # For `import extras.…`, also by processes that a tool starts; behind the standard library, which a file in the root
-    # such as queue.py would hide.
+    # Let tools, and processes that they start, import `extras`. The root goes last: a file such as queue.py in it would
+    # otherwise hide a module of the standard library.
     sys.path.append(str(ROOT))
     try:
         tool = import_module(TOOLS[argv[0]])

@@ -4,8 +4,8 @@
         --train data/processed_datasets/train.bin --validation data/processed_datasets/validation.bin \
         --audit data/audit --metrics metrics
 
-Duplicates (exact, and with white space folded) and contamination (runs of 13 validation tokens that are in the
-training text too) are counted and marked. Nothing is removed. Memory grows by 16 bytes for each document.
+It counts and marks duplicates (exact, and with white space folded) and contamination (runs of 13 validation tokens
+that the training text also contains). It removes nothing. Memory grows by 16 bytes for each document.
 """
 
 import argparse
@@ -41,10 +41,10 @@ from lm.tokens.ngrams import CLEAN_BELOW, count_shared
 from lm.tokens.tokenfile import TokenFile, check_tokenizer, open_tokens
 
 NGRAM_TOKENS = 13  # Brown et al. 2020, appendix C
-CONTAMINATED_FROM = 0.8  # of a document's tokens (Touvron et al. 2023, A.6)
-MAX_COPIES = 0.05  # of the validation documents; more are warned of
-MAX_CONTAMINATED = 0.2  # of the validation tokens; more are warned of
-MAX_SHARE = 0.1  # of the validation text that one document should have; a larger share is warned of
+CONTAMINATED_FROM = 0.8  # fraction of a document's tokens (Touvron et al. 2023, A.6)
+MAX_COPIES = 0.05  # fraction of the validation documents above which to warn
+MAX_CONTAMINATED = 0.2  # fraction of the validation tokens above which to warn
+MAX_SHARE = 0.1  # fraction of the validation text in one document above which to warn
 DUPLICATES = pa.schema([("split", pa.string()), ("document", pa.int64())] + [(kind, pa.bool_()) for kind in KINDS])
 CONTAMINATION = pa.schema(
     [
@@ -57,13 +57,13 @@ CONTAMINATION = pa.schema(
 
 
 def digest_documents(text: Text, num_documents: int) -> Digests:
-    """Return the digests of the documents of a text, and show progress."""
+    """Return the digests of a text's documents, and show progress."""
     documents = itertools.chain.from_iterable(text.batches())
     return digest_texts(tqdm(documents, "compare", num_documents, unit="doc", leave=False, disable=None))
 
 
 def audit_duplicates(train: Digests, validation: Digests, path: Path) -> dict:
-    """Write a row for each document that is a duplicate; return the number of them by split and kind."""
+    """Write a row for each duplicate document; return the counts by split and kind."""
     counts = {}
     with pq.ParquetWriter(path, DUPLICATES, **PARQUET) as writer:
         for split, flags in zip(("train", "validation"), flag_duplicates(train, validation), strict=True):
@@ -75,7 +75,7 @@ def audit_duplicates(train: Digests, validation: Digests, path: Path) -> dict:
 
 
 class Contamination(NamedTuple):
-    """Of each validation document: its tokens, and those in n-grams that train has too; (D,) int64 each."""
+    """The tokens of each validation document, and those inside n-grams of the training text: (D,) int64 each."""
 
     tokens: np.ndarray
     contaminated: np.ndarray
@@ -87,14 +87,14 @@ class Contamination(NamedTuple):
 
 
 def find_contamination(train: TokenFile, validation: TokenFile) -> Contamination:
-    """Count in each validation document the tokens of n-grams that train has too."""
+    """Count the tokens of each validation document that are inside n-grams of the training text."""
     blocks = count_shared(validation.ids, train.ids, validation.eot_id, NGRAM_TOKENS)
     tokens, contaminated = (np.concatenate(column) for column in zip(*blocks, strict=True))
     return Contamination(tokens, contaminated)
 
 
 def write_contamination(path: Path, found: Contamination, utf8_bytes: np.ndarray, validation: TokenFile) -> None:
-    """Write a row for each validation document; `utf8_bytes` (D,) are those of the documents."""
+    """Write a row for each validation document. utf8_bytes: bytes of each document, (D,)."""
     schema = CONTAMINATION.with_metadata({"validation_sha256": validation.meta["sha256"]})
     columns = [np.arange(len(found.tokens)), found.tokens, found.fractions, utf8_bytes]
     pq.write_table(pa.table(columns, schema=schema), path, **PARQUET)
@@ -120,7 +120,7 @@ def describe_tokens(tokens: TokenFile) -> dict:
 
 
 def describe_rows(manifest: dict) -> dict:
-    """Return the rows that fetch dropped in each split, of each source if it is a mixture, and replaced characters."""
+    """Return the counts of dropped rows and replaced characters by split, and by source for a mixture."""
     sources = manifest["sources"]
     dropped = {}
     for name, source in sources.items():
@@ -132,10 +132,10 @@ def describe_rows(manifest: dict) -> dict:
 
 
 def warnings_about_validation(num_copies: int, contaminated_fraction: float, utf8_bytes: np.ndarray) -> list[str]:
-    """Return what makes the validation loss misleading.
+    """Return a warning for each reason why the validation loss may mislead.
 
-    `num_copies`: the validation documents that train has too. `contaminated_fraction`: of the validation tokens.
-    `utf8_bytes` (D,): those of each validation document.
+    num_copies: number of validation documents that train also has. contaminated_fraction: of the validation tokens.
+    utf8_bytes: bytes of each validation document, (D,).
     """
     num_documents = len(utf8_bytes)
     longest_share = utf8_bytes.max() / utf8_bytes.sum()
@@ -145,11 +145,11 @@ def warnings_about_validation(num_copies: int, contaminated_fraction: float, utf
         warnings.append(f"{share} are copies of training text (but for white space); the validation loss is too low")
     if contaminated_fraction > MAX_CONTAMINATED:
         share = f"{contaminated_fraction:.0%} of the validation tokens are in {NGRAM_TOKENS}-grams of train"
-        warnings.append(f"{share}, as near-copies and repeated passages are; the validation loss is too low")
+        warnings.append(f"{share} (near-copies or repeated passages); the validation loss is too low")
     if longest_share > MAX_SHARE:
         share = f"{longest_share:.0%} of the text"
         warnings.append(
-            f"the longest of {num_documents} validation documents has {share}; few documents decide the score"
+            f"the longest of {num_documents} validation documents holds {share}; few documents decide the score"
         )
     return warnings
 

@@ -4,9 +4,9 @@
         --validation data/processed_datasets/validation.bin --tokenizer data/tokenizer --audit data/audit \
         --evaluation data/evaluation --metrics metrics --plots plots
 
-Every token of the validation file is scored once, in float32 and in the numerics of the training, in windows of the
-training length that move by `eval.stride_fraction` of it. The tokens that selected the best model and the clean
-documents are reported apart. A part of the file is scored in windows that do not overlap, too.
+It scores every token of the validation file once, in float32 and in the numerics of the training. Windows have the
+training length and move by `eval.stride_fraction` of it. The tokens that selected the best model, and the clean
+documents, are reported separately. A part of the file is also scored in windows that do not overlap.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def read_params() -> EvalParams:
 def read_audit(path: Path, validation: TokenFile) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return each validation document's UTF-8 bytes (D,), and columns (D,) that are known before it is scored.
 
-    `contaminated_fraction` is the fraction of its tokens that is in the training text too; for `source` see
+    `contaminated_fraction` is the fraction of its tokens inside n-grams of the training text. For `source`, see
     `source_of_documents`.
     """
     table = read_parquet(path)
@@ -94,7 +94,7 @@ def check_prompts(source: str, prompts: tuple[str, ...], tokenizer: Tokenizer, m
         num_tokens = len(begin_text(tokenizer, prompt))
         if num_tokens >= max_seq_len:
             name = f"{SOURCES}: sources.{source}.prompts[{number}]"
-            found = f"{name} has {num_tokens} tokens, the end-of-text id before it included"
+            found = f"{name} has {num_tokens} tokens, including the end-of-text id before it"
             raise ParamsError(f"{found}; it must have fewer than the model's max_seq_len ({max_seq_len}): shorten it")
 
 
@@ -148,8 +148,8 @@ def main(argv: list[str]) -> None:
     source = read_section(PARAMS, "data.source", str)
     prompts = read_section(SOURCES, f"sources.{source}.prompts", tuple[str, ...])
 
-    # Open the inputs and check that they belong together. Clearing the pages of freed logits again and again would take
-    # a third of the time.
+    # Open the inputs and check that they belong together. Keep freed memory: clearing the pages of freed logits each
+    # time would take a third of the time.
     keep_freed_memory()
     train = open_tokens(paths.train)
     validation = open_tokens(paths.validation)

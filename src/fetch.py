@@ -2,8 +2,8 @@
 
 python src/fetch.py --raw data/raw
 
-The documents are those that are used: filtered by the rules of selection.name, and those of a mixture mixed in order.
-Those of the split test, if the source has one, are for `python src score_test` alone.
+It writes the documents that the run uses: filtered by the rules of selection.name, and interleaved if the source is a
+mixture. Only `python src score_test` reads the split test, if the source has one.
 The stage depends on all of sources.yaml, because DVC cannot follow the list of a mixture's sources.
 """
 
@@ -45,7 +45,7 @@ from lm.text.sources.local import LocalPath, link_into_copy
 
 @dataclasses.dataclass(frozen=True)
 class ChosenSource:
-    """A source: how it is fetched, and which parts of it are for training and for validation."""
+    """A source: how to fetch it, and its slices for training and validation."""
 
     fetch: SourceFetch
     train: Slice
@@ -53,7 +53,7 @@ class ChosenSource:
 
 
 def read_source(name: str) -> ChosenSource:
-    """Return the source of a name that is not a mixture."""
+    """Return the source of this name, which is not a mixture."""
     fetch = read_section(SOURCES, f"sources.{name}.fetch", SourceFetch)
     train = read_section(SOURCES, f"sources.{name}.train", Slice)
     validation = read_section(SOURCES, f"sources.{name}.validation", Slice)
@@ -63,7 +63,7 @@ def read_source(name: str) -> ChosenSource:
 
 
 def read_mixture(source: str, names: tuple[str, ...]) -> tuple[dict[str, ChosenSource], dict[str, float]]:
-    """Return the sources of a mixture by name, and their weights. Raise ParamsError for what does not fit."""
+    """Return the sources of a mixture by name, and their weights. Raise ParamsError if they do not fit together."""
     where = f"{SOURCES}: sources.{source}"
     sources = {}
     for name in names:
@@ -99,7 +99,7 @@ def parts_of_mixture(fetched: dict[str, tuple[ChosenSource, Path, dict]], weight
 
 
 def report(manifest: dict, folder: Path) -> None:
-    """Print what each split in `folder` contains, what the rules drop, and which weights of a mixture are missed."""
+    """Print the contents of each split in `folder`, the rows that rules drop, and the weights that a mixture misses."""
     held_out = {TEST: manifest[TEST]} if TEST in manifest else {}
     for split, entry in (manifest["splits"] | held_out).items():
         sizes = pq.read_table(folder / entry["path"], columns=[UTF8_BYTES])[UTF8_BYTES].to_numpy()
@@ -108,7 +108,7 @@ def report(manifest: dict, folder: Path) -> None:
         for name, source in entry.get("sources", {}).items():
             share = source["utf8_bytes"] / entry["utf8_bytes"]
             passes = source.get("passes", 1.0)
-            say(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} passes")
+            say(f"{split}, {name}: {source['documents']:,} documents, {share:.1%} of the bytes, {passes:.2f} epochs")
     for name, source in manifest["sources"].items():
         for split, entry in source["splits"].items():
             dropped = [f"{count:,} {why}" for why, count in entry["dropped_rows"].items() if count]
@@ -123,12 +123,12 @@ def report(manifest: dict, folder: Path) -> None:
 def reject_text_git_would_take(path: Path) -> None:
     """Raise ParamsError if Git neither tracks nor ignores a file below `path`; `dvc exp push` would publish it.
 
-    Raise it too if `path` is a link in place of a tracked folder. Warn if Git cannot say what it tracks. Git does not
-    take a path outside the repository.
+    Raise it also if `path` is a link in place of a tracked folder. Warn if Git cannot list its files. Paths outside the
+    repository are accepted.
     """
     untracked = ("ls-files", "--others", "--exclude-standard", "--directory")
     absolute = Path(os.path.abspath(path))
-    place = absolute.parent.resolve() / absolute.name  # of a link, not of what it links to
+    place = absolute.parent.resolve() / absolute.name  # of the link itself, not of its target
     try:
         root = git("rev-parse", "--show-toplevel")
         if not root or not place.is_relative_to(root):
@@ -156,12 +156,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--raw", type=Path, required=True, help="folder to write")
     args = parser.parse_args(argv)
 
-    # Link the user's own text into a copy of the repository, which lacks it. Fix what the stage reads.
+    # Link the user's own text into a copy of the repository, which lacks it. Record the inputs of the stage.
     local_path = Path(read_section(PARAMS, "local", LocalPath).path)
     link_into_copy(local_path)
     inputs = StageInputs("fetch")
 
-    # Read the rules, and the source or those of a mixture.
+    # Read the rules and the source, or the sources of a mixture.
     source = read_section(PARAMS, "data.source", str)
     name = read_section(PARAMS, "selection.name", str)
     rules = read_section(PRESETS, f"selections.{name}", Selection)

@@ -2,7 +2,7 @@
 
     python src/plot.py --evaluation data/evaluation --plots plots
 
-Pictures are drawn in a stage of their own, so that a change of a colour trains and evaluates nothing.
+Drawing is a separate stage, so that a new colour does not train or evaluate again.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python src/tokenize_split.py --split train --raw data/raw --tokenizer data/tokenizer \\
         --tokens data/processed_datasets/train.bin
 
-gigatoken encodes if it can be used (lm.tokenizer.gigatoken_encoder), otherwise the tokenizer in processes.
-The bytes do not depend on that or on the size of chunks, because documents are encoded one by one.
+gigatoken encodes the text if it can (lm.tokenizer.gigatoken_encoder), otherwise the tokenizer does, in processes.
+The bytes depend neither on this choice nor on the size of chunks, because documents are encoded one by one.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from lm.tokens.tokenfile import LOSSY, lossy_fractions, write_tokens
 def hash_beside(text: Text) -> Iterator[Future]:
     """Hash the file of the text while it is encoded; `result()` raises IntegrityError for a damaged file.
 
-    A damaged file is reported before an error that may follow from it.
+    Damage is reported before any error that may follow from it.
     """
     with ThreadPoolExecutor(1) as pool:
         file_check = pool.submit(text.check_file)
@@ -56,9 +56,9 @@ def hash_beside(text: Text) -> Iterator[Future]:
 def tokenize_slice(
     raw: Path, folder: Path, text_slice: Slice, out: Path, num_processes: int | None, inputs: StageInputs
 ) -> tuple[dict, str]:
-    """Write the tokens of a slice of `raw`, by the tokenizer of `folder`, to `out`, and its sidecar.
+    """Encode a slice of `raw` with the tokenizer in `folder`; write the token file `out` and its sidecar.
 
-    Return the sidecar, and the name of the encoder. num_processes: if gigatoken is not used; None: one per core.
+    Return the sidecar and the name of the encoder. num_processes: used without gigatoken; None means one per core.
     """
     text = Text(raw, open_manifest(raw), text_slice)
     with hash_beside(text) as file_check:
@@ -98,7 +98,7 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     inputs = StageInputs("tokenize_train" if args.split == "train" else "tokenize_val")
 
-    # Read the slice and how the work is done on this machine.
+    # Read the slice and the settings of this machine.
     text_slice = read_slice(args.split)
     runtime = read_section(RUNTIME, "tokenize", TokenizeRuntime)
 

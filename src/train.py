@@ -94,7 +94,7 @@ def run_stage(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, 
 
     # One process at a time writes an output or a run folder.
     folder = run.folder
-    inputs.check_unchanged()  # the folder has the name of the code that runs
+    inputs.check_unchanged()  # the fingerprint is that of the code that runs
     with output_lock(arguments.models), output_lock(folder, wait=True):
         checkpoints.prune_runs(folder.parent, folder, runtime.keep_fingerprints)
         if (folder / "done").exists():
@@ -113,12 +113,12 @@ def run_stage(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, 
 
 
 def run_rank(arguments: Arguments, inputs: StageInputs, runtime: TrainRuntime, world: World) -> None:
-    """Train as one of several ranks; they neither read whole token files, nor take locks, nor publish results."""
+    """Train as one of several ranks, which read no whole token file, take no lock and publish no results."""
     params = read_params()
     device = preflight.check_run(params, world)
     run = Run.read(arguments.files, params, is_verified=True)
     folder = run.folder
-    inputs.check_unchanged()  # the folder has the name of the code that runs
+    inputs.check_unchanged()  # the fingerprint is that of the code that runs
     if (folder / "done").exists():
         if world.is_main:
             say(f"this run is already finished: `dvc repro` copies its results from {folder}")
@@ -151,14 +151,14 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
     batches = step.prefetch(windows, range(state.step, params.max_steps), device, step.rows_of_rank(world, params))
 
     # Count the time, and show the run.
-    staying = checkpoints.staying_steps(params, runtime.keep_checkpoints)
+    retained = checkpoints.retained_steps(params, runtime.keep_checkpoints)
     state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
     last_save = state.measured
     last_save_s = 0.0
     with (
         StopRequest(ranks.parent_stage(), world.is_main) as stop,
         Progress(training.plan, state, params) as progress,
-        CheckpointWriter(run.folder, staying, device) as writer,
+        CheckpointWriter(run.folder, retained, device) as writer,
     ):
         # Show that losses do not depend on later tokens, and validate the initial weights.
         if world.is_main:
@@ -196,7 +196,7 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
                 due = time.monotonic() - last_save > interval_s
                 stop_signal, due = world.all_reduce_max(stop.signal_number, int(due))
                 is_last = state.step == arguments.until
-                if stop_signal or due or is_last or state.step in staying:
+                if stop_signal or due or is_last or state.step in retained:
                     seconds_before = state.seconds["saving"]
                     save_checkpoint(training, writer, waits=is_last or stop_signal > 0)
                     last_save = state.measured
@@ -212,7 +212,7 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
     # Write the results, and delete the checkpoints that do not stay.
     write_results(training)
     if world.is_main:
-        checkpoints.delete_checkpoints(run.folder, staying)
+        checkpoints.delete_checkpoints(run.folder, retained)
         print_end(state)
 
 

@@ -48,12 +48,12 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
 }
-styled = style.context(STYLE, after_reset=True)  # a person's own matplotlibrc changes no picture
+styled = style.context(STYLE, after_reset=True)  # the user's matplotlibrc changes no picture
 SMOOTHED_FRACTION = 0.05  # of a curve's points, averaged around each point
 NOT_NUMBERS = ("checkpoint_digest",)
 WHY_A_GAP = (
-    "Validation documents are not in the training text. Training windows come from documents of which\n"
-    "the run may have read other parts before, so their loss may be lower without overfitting."
+    "Validation documents are not in the training text. Training windows come from documents that the\n"
+    "run may have read in part before, so their loss may be lower without overfitting."
 )
 
 
@@ -71,7 +71,7 @@ def read_csv(path: Path) -> dict[str, list[float]]:
 
 
 def parse_csv(text: str) -> dict[str, list[float]]:
-    """Return the columns of the text of such a file. Raise TypeError, ValueError or csv.Error if it is damaged."""
+    """Return the columns of a CSV text. Raise TypeError, ValueError or csv.Error if it is damaged."""
     reader = csv.DictReader(io.StringIO(text, newline=""))
     rows = list(reader)
     if reader.fieldnames is None:
@@ -125,9 +125,9 @@ def save_png(figure: Figure, path: Path) -> None:
 
 
 def smooth(values: list[float], fraction: float = SMOOTHED_FRACTION) -> np.ndarray:
-    """Return the mean around each of `values` (N,): fewer of them at the steep beginning, one side of them at the end.
+    """Return the mean around each of `values` (N,): over fewer values at the steep beginning, over one side at the end.
 
-    A window that shrank to one value at the end would show, and label, the noise of the last value.
+    If the window shrank to one value at the end, the curve and its label would show the noise of that value.
     """
     positions = np.arange(len(values))
     half = np.minimum(positions, round(len(values) * fraction / 2))
@@ -138,7 +138,7 @@ def smooth(values: list[float], fraction: float = SMOOTHED_FRACTION) -> np.ndarr
 
 
 def scale_log(axes: Axes) -> None:
-    """Make the y axis logarithmic, with plain numbers also where it spans less than a decade."""
+    """Make the y axis logarithmic, with plain numbers even where it spans less than a decade."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     spans_a_decade = high / low >= 10
@@ -157,7 +157,7 @@ def training_figure(train: dict, validation: dict, committed: tuple[dict, dict] 
 
 
 def training_title(validation: dict) -> str:
-    """Return what the validation losses show: how far they fall, or where they were lowest."""
+    """Return a title that says how far the validation losses fall, or where they were lowest."""
     losses = validation.get("val_loss", [])
     if len(losses) < 2:
         return "Loss during training"

@@ -1,1 +1,1 @@
-"""One file a tool: `python src NAME …` calls its main(argv), which returns the exit status."""
+"""One module for each tool: `python src NAME …` calls its main(argv), which returns the exit status."""

@@ -42,7 +42,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def stream_text(tokenizer: Tokenizer, prompt_ids: list[int], ids: Iterable[int]) -> Iterator[str]:
-    """Yield the text of the ids that follow a prompt; a character of several tokens comes with its last token."""
+    """Yield the text of the ids that follow a prompt; a character of several tokens is yielded with its last token."""
     # The text of a token can depend on the one before it, so those that were shown last are decoded again.
     shown = prompt_ids
     waiting = []
@@ -93,7 +93,7 @@ def print_sample(model: Gemma3Model, tokenizer: Tokenizer, seed: int, args) -> N
     eot_id = tokenizer.eot_id
     prompt_ids = [eot_id, *tokenizer.encode(args.prompt)]
     sampled = sample_ids(model, prompt_ids, seed, eot_id, args)
-    ids = []  # all that were sampled, with the end of the text
+    ids = []  # all sampled ids, including the end of the text
 
     def ids_of_text() -> Iterator[int]:
         for token_id in sampled:

@@ -1,16 +1,16 @@
-"""Score the model on the test split, which no stage reads, and record the look in test_reads.csv.
+"""Score the model on the test split, which no stage reads, and record the evaluation in test_reads.csv.
 
     python src score_test
     python src score_test --json
 
 A search that tries many changes and keeps those with the best validation score may fit the validation text.
 The test split (docs/data.md) is for the few models that the search has chosen. data/raw/test.parquet is tokenized in
-memory and scored with data/models as `eval` scores the validation text: the numerics of the training, windows that move
-by eval.stride_fraction, an interval over documents.
+memory and scored with data/models like the validation text in `eval`: in the numerics of the training, in windows that
+move by eval.stride_fraction, with an interval over documents.
 
-The row is written before the score is printed. Commit the file: it shows everyone how often the answer was looked up.
-The same weights, text and stride have one row; a second look computes the score again, compares it with the row, and
-adds nothing.
+The row is written before the score is printed. Commit the file: it shows everyone how often the test split was used.
+The same weights, text and stride have one row. A second evaluation computes the score again, compares it with the row,
+and adds nothing.
 """
 
 import hashlib
@@ -53,12 +53,12 @@ from tools.record.lock import warn_of_changed_code
 from tools.record.paths import MANIFEST, MODEL, MODELS, RAW, TOKENIZER, TRAIN_SIDECAR, VALIDATION_SIDECAR
 
 SCHEMA = "reprolm.score_test/1"
-# By how much, as a fraction of it, a score may differ from that of the row. Fast numerics differ between machines.
+# The largest relative difference between a score and that of its row. Fast numerics differ between machines.
 TOLERANCES = {"exact": 1e-7, "fast": 1e-3}
 
 
 def open_test(source: str) -> dict:
-    """Return the manifest of data/raw, which has a test split with the bytes that it records.
+    """Return the manifest of data/raw, after checking the bytes of its test split.
 
     Raise ParamsError if there is no test split, IntegrityError if data/raw has the text of another source.
     """
@@ -99,7 +99,7 @@ def utf8_bytes_of(chunk: Chunk) -> np.ndarray:
 def check_model(record: dict, tokenizer: Tokenizer, manifest: dict) -> None:
     """Raise IntegrityError if the model has another tokenizer, or was trained on the text of another fetch.
 
-    That text may have held the test documents. Warn where the text of a model cannot be known.
+    That text may have held the test documents. Warn if the training text of a model is unknown.
     """
     check_trained_with(tokenizer.sha256, tokenizer.folder, MODELS, record)
     for split, sidecar in {"train": TRAIN_SIDECAR, "validation": VALIDATION_SIDECAR}.items():
@@ -120,9 +120,9 @@ def check_model(record: dict, tokenizer: Tokenizer, manifest: dict) -> None:
 def score_documents(
     model: Gemma3Model, tokens: TokenFile, token_bytes: np.ndarray, utf8_bytes: np.ndarray, seq_len: int, stride: int
 ) -> dict:
-    """Return the results over all documents, as eval computes those of the validation text.
+    """Return the results over all documents, computed as in eval.
 
-    `token_bytes` (N,) are those of the tokens, `utf8_bytes` (D,) those of the documents.
+    token_bytes: bytes of each token, (N,). utf8_bytes: bytes of each document, (D,).
     """
     cores = ThreadTuner(model.numerics, adapts=model.numerics == "exact")
     print(f"scoring {len(tokens.ids):,} tokens of {tokens.path}", file=sys.stderr, flush=True)
@@ -138,8 +138,8 @@ def describe_workspace() -> tuple[str | None, bool]:
     return commit, bool(changed) or commit is None
 
 
-def record_look(read: HeldOutScore, tolerance: float) -> tuple[HeldOutScore, list[HeldOutScore], bool]:
-    """Add a row to test_reads.csv unless it has one of these weights and this text.
+def record_evaluation(read: HeldOutScore, tolerance: float) -> tuple[HeldOutScore, list[HeldOutScore], bool]:
+    """Add a row to test_reads.csv unless it already has one of these weights and this text.
 
     Return the row, all rows of this text, and whether the row is new. Raise IntegrityError if a row has another score.
     """
@@ -159,25 +159,25 @@ def record_look(read: HeldOutScore, tolerance: float) -> tuple[HeldOutScore, lis
 
 
 def key_of(read: HeldOutScore) -> tuple:
-    """Return what decides the score of a look."""
+    """Return everything that decides a score."""
     return read.weights_sha256, read.test_sha256, read.stride_tokens
 
 
-def to_text(read: HeldOutScore, summary: dict, num_looks: int, is_new: bool, is_lossy: bool) -> str:
+def to_text(read: HeldOutScore, summary: dict, num_evaluations: int, is_new: bool, is_lossy: bool) -> str:
     """Return the lines for a person."""
     interval = "" if read.low is None else f", 95 % interval {read.low:.4f} to {read.high:.4f}"
     scored = f"test: {read.bits_per_byte:.4f} bits per byte ({read.documents} documents{interval})"
     lossy = f"; {LOSSY}" if is_lossy else ""
     if is_new:
-        looked = f"{TEST_READS} records it as look {num_looks} at this text; commit the file"
+        row = f"{TEST_READS} records it as evaluation {num_evaluations} on this text; commit the file"
     else:
-        looked = f"{TEST_READS} has this score already, of commit {(read.commit or '(none)')[:12]}; nothing was added"
-    return f"{scored}, {summary['nats_per_token']:.4f} nats per token{lossy}\n{looked}"
+        row = f"{TEST_READS} has this score already, of commit {(read.commit or '(none)')[:12]}; nothing was added"
+    return f"{scored}, {summary['nats_per_token']:.4f} nats per token{lossy}\n{row}"
 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Score data/models on the test split; record the look, then print it."""
+    """Score data/models on the test split; record the evaluation, then print it."""
     parser = tool_parser("score_test", __doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
@@ -196,12 +196,12 @@ def main(argv: list[str]) -> None:
     check_window_fits(tokens, seq_len)
     token_bytes = tokenizer.bytes_of(tokens.ids)
 
-    # Score, and record the look before anybody can see the score.
+    # Score, and record the evaluation before anybody can see the score.
     stride = params.stride_tokens(seq_len)
     summary = score_documents(model, tokens, token_bytes, utf8_bytes, seq_len, stride)
     commit, differs = describe_workspace()
     low, high = summary["bits_per_byte_interval"]
-    look = HeldOutScore(
+    evaluation = HeldOutScore(
         commit=commit,
         workspace_differs=differs,
         weights_sha256=record["best"]["sha256"],
@@ -212,11 +212,11 @@ def main(argv: list[str]) -> None:
         low=low,
         high=high,
     )
-    read, looks, is_new = record_look(look, TOLERANCES[model.numerics])
+    read, evaluations, is_new = record_evaluation(evaluation, TOLERANCES[model.numerics])
 
     # Print it.
     if args.json:
         others = {name: summary[name] for name in ("nats_per_token", "tokens", "utf8_bytes")}
-        print_json(SCHEMA, read._asdict() | others | {"is_new": is_new, "looks": len(looks)})
+        print_json(SCHEMA, read._asdict() | others | {"is_new": is_new, "looks": len(evaluations)})
     else:
-        print(to_text(read, summary, len(looks), is_new, bool(lossy_fractions(tokens.meta))))
+        print(to_text(read, summary, len(evaluations), is_new, bool(lossy_fractions(tokens.meta))))

@@ -30,7 +30,7 @@ OPEN_SECTIONS = ("sources", "selections", "tokenizers", "models")  # a recipe ma
 
 
 def nearest(name: str, names: list[str]) -> str:
-    """Return the one of `names` that is most like `name`."""
+    """Return the most similar of `names`."""
     return difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
 
 

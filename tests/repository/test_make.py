@@ -134,7 +134,7 @@ def test_back_changes_nothing_while_a_stage_runs(committed):
     with output_lock(committed.folder / "data/models"):
         done = committed.run("make", "back", check=False)
 
-    assert "DVC or a stage works here" in done.stderr
+    assert "DVC or a stage is running here" in done.stderr
     assert "seed: 2" in (committed.folder / "params.yaml").read_text()
 
 

@@ -106,7 +106,7 @@ def test_only_duplicates_have_a_row(project):
 TWENTY = [f"text {number:02d}" for number in range(20)]
 TEN = [f"{number:02d}" * 50 for number in range(10, 20)]  # a byte a token; the beginning of a near copy is in train
 COPIES = "copies of training text"
-CONTAMINATED = "as near-copies and repeated passages are"
+CONTAMINATED = "near-copies or repeated passages"
 LONGEST = "few documents decide the score"
 
 

@@ -73,4 +73,4 @@ def test_the_audit_warns_of_a_missed_weight(project, capsys):
 
     run_audit()
 
-    assert "warning: long has 0.0% of the bytes of train, not 1.0% as its weight asks" in capsys.readouterr().err
+    assert "warning: long gives 0.0% of the bytes of train; its weight asks for 1.0%" in capsys.readouterr().err

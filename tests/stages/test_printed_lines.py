@@ -36,12 +36,12 @@ def test_fetch_prints_what_each_split_holds_and_what_is_missing(tmp_path, capsys
     said = capsys.readouterr()
     assert said.out.splitlines() == [
         "train: 1,200 documents, 34,000 characters; the median document has 1,234 bytes",
-        "train, a: 90 documents, 25.0% of the bytes, 2.50 passes",
-        "train, b: 10 documents, 75.0% of the bytes, 1.00 passes",
+        "train, a: 90 documents, 25.0% of the bytes, 2.50 epochs",
+        "train, b: 10 documents, 75.0% of the bytes, 1.00 epochs",
         "a, train: rows left out: 1,500 null, 2 empty",
         "min_chars drops 2,200 documents, 40 characters",
     ]
-    assert said.err.startswith("warning: a has 25.0% of the bytes of train, not 27.1% as its weight asks;")
+    assert said.err.startswith("warning: a gives 25.0% of the bytes of train; its weight asks for 27.1%;")
 
 
 def test_the_stages_of_tokens_print_their_counts(tmp_path, monkeypatch, capsys):

@@ -279,10 +279,10 @@ def in_state(step: int, sabotage: Callable, *arguments) -> None:
     """A sabotage: run another one when the checkpoint of this step is saved."""
     save = checkpoints.save_checkpoint
 
-    def armed(run, at, state, staying):
+    def armed(run, at, state, retained):
         if at == step:
             sabotage(*arguments)
-        save(run, at, state, staying)
+        save(run, at, state, retained)
 
     checkpoints.save_checkpoint = armed
 
@@ -291,7 +291,7 @@ def beside_training(sabotage: Callable | None = None, *arguments) -> None:
     """A sabotage: a thread writes the checkpoints, as on a GPU; then run another one, if it is given."""
     writer = train_stage.CheckpointWriter
     gpu = torch.device("cuda")
-    train_stage.CheckpointWriter = lambda run, staying, device: writer(run, staying, gpu)
+    train_stage.CheckpointWriter = lambda run, retained, device: writer(run, retained, gpu)
     if sabotage is not None:
         sabotage(*arguments)
 

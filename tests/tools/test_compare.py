@@ -41,10 +41,10 @@ def test_a_group_has_the_looks_at_the_test_split_of_the_run_that_came_last_and_w
     others = seeds_of("b", (3, 4), params=WIDER)
 
     seen = "seen by the start: 2 of 5 documents"
-    found = warnings_of(first.but(num_earlier_looks=2, is_lossy=True, seen=seen), second, *others)
+    found = warnings_of(first.but(num_earlier_evaluations=2, is_lossy=True, seen=seen), second, *others)
 
     assert "`a-1…a-2` was run after" in found["after_test_reads"]
-    assert "2 looks" in found["after_test_reads"]
+    assert "2 evaluations" in found["after_test_reads"]
     assert found["lossy_tokenizer"].startswith("`a-1…a-2`: ")
     assert found["seen_by_start"] == f"`a-1…a-2`: {seen}."
     own = {"after_test_reads", "lossy_tokenizer", "seen_by_start"}
@@ -58,9 +58,9 @@ HIGHER = [{"val_loss": "3.75"}, {"val_loss": "3.25"}]
 @pytest.mark.parametrize(
     ("of_a", "of_b", "why"),
     [
-        ({}, {"params": WIDER}, "of some of the tokens only"),
+        ({}, {"params": WIDER}, "only some of the tokens"),
         ({}, {"data/tokenizer": "2"}, "the tokens of the two hold different text"),
-        ({"params": {"train.seq_len": 256}}, {"params": {"train.seq_len": 512}}, "`train.seq_len` changes of which"),
+        ({"params": {"train.seq_len": 256}}, {"params": {"train.seq_len": 512}}, "`train.seq_len` changes which"),
     ],
 )
 def test_a_validation_loss_that_points_the_other_way_is_explained(of_a, of_b, why):

@@ -103,7 +103,7 @@ def test_looks_at_a_test_split_for_other_weights_are_counted(tmp_path):
 
     for test_reads, number in ((path.read_bytes(), 2), (None, 0)):
         _, facts = read_run(MadeUpRevision(test_reads=test_reads))
-        assert facts.num_earlier_looks == number
+        assert facts.num_earlier_evaluations == number
 
 
 def test_runs_on_other_documents_are_refused():

@@ -130,7 +130,7 @@ def test_fast_numerics_may_differ_a_little_from_the_row(tmp_path, monkeypatch):
     write_test_reads(TEST_READS, [row])
 
     near = row._replace(bits_per_byte=1.501)
-    assert tool.record_look(near, tool.TOLERANCES["fast"]) == (row, [row], False)
+    assert tool.record_evaluation(near, tool.TOLERANCES["fast"]) == (row, [row], False)
 
 
 def test_a_full_disk_hides_the_score(run, monkeypatch, capsys):

@@ -1,8 +1,8 @@
-"""What NumPy and Matplotlib read when they are loaded: import this module before them.
+"""Set the environment variables that NumPy and Matplotlib read when they are loaded; import this module first.
 
-The settings make NumPy run the same code on every x86-64 processor with AVX2. A person's own settings are kept.
-Pictures are files, so no backend for a screen is loaded: the one that Jupyter names in its terminals exists in its
-kernels alone.
+They make NumPy run the same code on every x86-64 processor with AVX2. Variables that are already set are kept.
+Matplotlib only writes files, so it must not load the backend that Jupyter names in its terminals: that one exists only
+in Jupyter's kernels.
 """
 
 import os

@@ -22,11 +22,11 @@ STDOUT = "standard output"  # as the name of a file
 
 # What to do after an error of the system.
 REMEDIES = {
-    errno.EACCES: "check who may read and write it (`ls -l`); a checkout of another user you can clone, and work there",
+    errno.EACCES: "check who may read and write it (`ls -l`); if it is another user's, work in a clone of it",
     errno.EPERM: "check who may read and write it (`ls -l`)",
     errno.EROFS: "the disk is mounted read-only; work on another one, or mount it for writing",
     errno.ENOENT: "check the name, and that the command runs at the repository's root",
-    errno.ENOTDIR: "a part of the path is a file; rename one of them",
+    errno.ENOTDIR: "a folder of the path is a file; rename that file",
     errno.EISDIR: "it is a folder; name a file",
     errno.ENAMETOOLONG: "use shorter names of folders and files",
     errno.ENOSPC: "free some space on that disk and run the same command again",
@@ -42,9 +42,9 @@ REMEDIES = {
 
 
 class UserError(Exception):
-    """State the file or parameter, the actual value, the value that is needed, and what to do, in a single sentence.
+    """An error that a user can act on: the file or parameter, the actual and the needed value, and the remedy.
 
-    Of several things that are wrong at once, each has its line.
+    Several errors that are found at once have one line each.
     """
 
     exit_code = 1
@@ -99,9 +99,10 @@ class Interrupted(UserError):
 
 
 def reject_lost_experiment() -> None:
-    """Raise EnvironmentFailure in a copy that DVC made for --temp or the queue, of a clone without its history.
+    """Raise EnvironmentFailure in DVC's copy (for --temp or the queue) of a shallow clone.
 
-    DVC would run all stages there, report success, and lose the experiment: it cannot fetch a commit into such a clone.
+    DVC would run all stages there, report success, and lose the experiment: it cannot fetch a commit into a shallow
+    clone.
     """
     root = repository_root()
     if root != Path() and (root / ".git" / "shallow").exists():
@@ -110,7 +111,7 @@ def reject_lost_experiment() -> None:
 
 
 def _advice_on_parameters() -> str:
-    """Return how to undo what `dvc exp run -S` wrote into the workspace, "" outside such a run or in a copy."""
+    """Return how to undo the edits of `dvc exp run -S` in the workspace; "" outside such a run, or in a copy."""
     if "DVC_EXP_NAME" not in os.environ or repository_root() != Path():
         return ""
     return "params.yaml, presets.yaml and sources.yaml keep what -S wrote; `make back` undoes it"
@@ -125,7 +126,7 @@ def describe_os_error(error: OSError) -> str:
 
 @contextlib.contextmanager
 def names_file(path: Path | str) -> Iterator[None]:
-    """Give `path` to an error of the system that names no file, such as one of reading, syncing or locking it."""
+    """Add `path` to a system error that names no file, such as an error of reading, syncing or locking it."""
     try:
         yield
     except BrokenPipeError:  # of a print
@@ -149,7 +150,7 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # for terminals that cannot show every character
 
-        # Run, and write what standard output still holds.
+        # Run, and flush standard output.
         status = 0
         raised = None
         try:
@@ -177,9 +178,10 @@ def exit_with_status(main: Callable[[list[str]], object]) -> Callable[..., int]:
 
 
 def _flush_output(raised: BaseException | None) -> BaseException | None:
-    """Write what standard output still holds; return `raised`, or the error of this. Name the output in its errors.
+    """Flush standard output; return `raised`, or the error of flushing. Name the output in an error without a file.
 
-    An error without a file may be that of a print, after which nothing is left to write. A further line shows it.
+    An error without a file may come from a print that left nothing to flush. Printing another line shows whether it
+    does.
     """
     is_unnamed = isinstance(raised, OSError) and raised.filename is None
     try:

@@ -18,7 +18,7 @@ import psutil
 from lm.core.errors import REPAIR, BusyError, EnvironmentFailure, IntegrityError, names_file
 from lm.core.messages import say
 
-# Every parquet file is written so: equal tables have equal bytes, and damage is found when it is read.
+# Options of every parquet file: equal tables give equal bytes, and reading a damaged file fails.
 PARQUET = {"compression": "none", "write_page_checksum": True}
 
 
@@ -85,7 +85,7 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         advice = "free some space on that disk and run the same command again"
-        before = "what was there before is unchanged, or in DVC's cache if DVC has run the stage"
+        before = "the previous content is unchanged, or in DVC's cache if DVC has run the stage"
         raise EnvironmentFailure(f"{path}: {os.strerror(error.errno)}; {advice} ({before})") from None
     finally:
         _remove(temporary)
@@ -99,7 +99,7 @@ def _remove(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents, those that are missing; they survive a power cut."""
+    """Make a folder and its missing parents, and sync them so that they survive a power cut."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ def sync(path: Path) -> None:
 
 
 def _sync_tree(folder: Path) -> None:
-    """Make all files and folders below `folder` survive a power cut, whoever wrote them."""
+    """Make all files and folders below `folder` survive a power cut, including those that libraries wrote."""
     for path in [folder, *folder.rglob("*")]:
         sync(path)
 
@@ -139,7 +139,7 @@ def write_json(path: Path | str, value) -> None:
 def read_json(path: Path | str, advice: str | None = None) -> dict:
     """Read a JSON object. Raise IntegrityError if the file is missing or broken.
 
-    The error says what to do: `advice` for a file of the user's, else to run the pipeline, which makes the file.
+    advice: the remedy that the error names for a user's file; by default, to run the pipeline, which makes the file.
     """
     try:
         with names_file(path):
@@ -195,7 +195,7 @@ def check_types(path: Path, value, wanted, advice: str, name: str = "") -> None:
 
 
 def reject_special_file(path: Path | str) -> Path:
-    """Return the path. Raise IntegrityError if a pipe or a device is there, whose bytes may never come or never end."""
+    """Return the path. Raise IntegrityError for a pipe or a device: reading one may never end."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise IntegrityError(f"{path}: is a pipe or a device; it must be a file: replace it")
@@ -203,7 +203,7 @@ def reject_special_file(path: Path | str) -> Path:
 
 
 def safe_join(folder: Path, name: str, record: Path) -> Path:
-    """Return folder / name. Raise IntegrityError if the name, which a record gives, leads out of the folder."""
+    """Return folder / name. Raise IntegrityError if the name, which comes from `record`, leads out of the folder."""
     path = Path(name)
     if "\0" in name or ".." in path.parts or not path.parts or path.is_absolute():
         raise IntegrityError(f"{record}: names the file {name[:100]!r}, which must be a path inside {folder}")

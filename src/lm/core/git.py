@@ -5,13 +5,13 @@ import subprocess
 
 from lm.core.errors import EnvironmentFailure
 
-# Variables by which a hook of Git names its own repository, which may be another one than that of the working folder.
+# Git sets these variables in a hook. They name the repository of the hook, which may not be that of the working folder.
 OF_A_HOOK = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
     *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
 )
 
-# What Git says if it works, and what it was asked for does not exist. Of a setting or a name it says nothing.
+# Messages of Git for a repository or a file that does not exist. For a setting or a name, it prints nothing.
 NOTHING = (
     "not a git repository",
     "does not exist in 'HEAD'",
@@ -53,7 +53,7 @@ def git(*words: str) -> str | None:
 
 
 def remedy(said: str) -> str:
-    """Return what to do about a message of Git, as the end of a sentence; "" if Git has said it, or it is unknown."""
+    """Return the remedy for a message of Git, as the end of a sentence; "" if the message names it, or is unknown."""
     if "promisor" in said:
         return f"; {FETCH_ALL}"
     if any(word in said for word in ("bad object", "unable to read", "missing", "corrupt")):
@@ -62,7 +62,7 @@ def remedy(said: str) -> str:
 
 
 def reject_split_index() -> None:
-    """Raise EnvironmentFailure if Git keeps its index in two files: DVC fails or waits for ever, without the cause."""
+    """Raise EnvironmentFailure if Git's index is split: DVC would fail or hang without naming the cause."""
     if git("rev-parse", "--shared-index-path"):
         remedy = "run `git config core.splitIndex false && git update-index --no-split-index`"
         raise EnvironmentFailure(f"the index of Git is split, which DVC cannot read; {remedy}")

@@ -1,7 +1,7 @@
-"""The inputs of a stage: fixed when it begins, and compared before it publishes.
+"""The inputs of a stage, recorded when it begins and compared before it publishes.
 
-DVC reads parameters, code and data after the command of a stage. What was edited meanwhile would be recorded with a
-result that was made without it, and the run cache would serve this result to others.
+DVC reads parameters, code and data after the command of a stage has ended. So it would record an edit made meanwhile
+with a result that does not contain it, and its run cache would serve this result to others.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from lm.core.git import git, reject_split_index
 from lm.core.params import parse_yaml, read_yaml
 from lm.core.paths import PARAMS, PIPELINE
 
-BEGIN = "refs/exps/exec/EXEC_MERGE"  # in Git: the commit with the files with which `dvc exp run` began
+BEGIN = "refs/exps/exec/EXEC_MERGE"  # in Git: the commit of the files with which `dvc exp run` began
 
 REMEDY = (
     "nothing was published; undo the change and run the same command again, which publishes a finished training in "
@@ -25,10 +25,10 @@ REMEDY = (
 
 
 class StageInputs:
-    """What dvc.yaml in the working folder lists for a stage, as it was when this object was made.
+    """The inputs that dvc.yaml in the working folder lists for a stage, as they were when this object was made.
 
-    Parameters are compared by value; code by content, comments included, because DVC compares so; data by size and
-    time: it may be large, and stages verify it when they begin. Without a dvc.yaml nothing is listed.
+    Parameters are compared by value. Code is compared by content, comments included, as DVC does. Data is compared by
+    size and time: it may be large, and stages verify it when they begin. Without a dvc.yaml nothing is listed.
     """
 
     def __init__(self, stage: str):
@@ -52,9 +52,9 @@ class StageInputs:
         self._check_experiment()
 
     def _check_experiment(self) -> None:
-        """Raise IntegrityError unless parameters of this stage and of earlier ones are those of the experiment's begin.
+        """Raise IntegrityError if a parameter of this or an earlier stage has changed since the experiment began.
 
-        `dvc exp run` saves the files of parameters as they are at its end, for all its stages.
+        `dvc exp run` saves the parameter files as they are at its end, for all its stages.
         """
         commit = git("rev-parse", "--verify", "--quiet", BEGIN) if "DVC_EXP_NAME" in os.environ else None
         if commit is None:
@@ -72,7 +72,7 @@ class StageInputs:
                         raise IntegrityError(f"{problem}: changed while it ran; {REMEDY}")
 
     def _read(self) -> dict[str, str]:
-        """Return what identifies each parameter and each file now. What is missing is not in it."""
+        """Return what identifies each parameter and each file now, without those that are missing."""
         found: dict[str, str] = {}
         for file, name in _parameters(self.listed):
             found |= _flatten(f"{file}: {name}", _value_of(file, name))
@@ -118,7 +118,7 @@ def _fill_in(text: str) -> str:
 
 
 def _value_of(file: str, name: str) -> object:
-    """Return the value of a dotted name, {} if it cannot be read; who uses it says what is wrong."""
+    """Return the value of a dotted name, {} if it cannot be read; the code that uses it reports the error."""
     try:
         return _descend(read_yaml(file), name)
     except ParamsError:

@@ -1,4 +1,4 @@
-"""Print what a person may read, without letting it decide whether work is done and saved."""
+"""Best-effort printing: a closed pipe or terminal never stops a run."""
 
 import contextlib
 import os
@@ -7,10 +7,10 @@ from typing import TextIO
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """Print a line on standard output, or on `file`; if it cannot be written, go on without it.
+    """Print a line on standard output, or on `file`; if that fails, drop it and all later lines on that stream.
 
-    The reader of a pipe may have ended, as `tee` does at Ctrl-C; a terminal may be closed; the disk of a log may be
-    full. Later lines on that stream are dropped.
+    The reader of a pipe may have ended (`tee` does at Ctrl-C), the terminal may be closed, or the disk of a log may be
+    full.
     """
     stream = file or sys.stdout
     try:
@@ -20,7 +20,7 @@ def say(text: str, file: TextIO | None = None) -> None:
 
 
 def send_to_nowhere(stream: TextIO) -> None:
-    """Send the rest of a stream, with what is in its buffer, to the null device."""
+    """Send the rest of a stream, including its buffer, to the null device."""
     with contextlib.suppress(OSError, ValueError):  # a stream of another kind has no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -28,6 +28,6 @@ def send_to_nowhere(stream: TextIO) -> None:
 
 
 def say_in_handler(text: str) -> None:
-    """Write a line on standard error from a handler of signals, which may have interrupted another print."""
+    """Write a line on standard error from a signal handler, which may have interrupted another print."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

@@ -1,4 +1,4 @@
-"""The arithmetic of a model, and where it computes."""
+"""The choices of arithmetic and of device."""
 
 from typing import Literal
 

@@ -1,9 +1,9 @@
-"""YAML sections as frozen dataclasses: typed, complete, without unknown keys. All that is wrong is reported at once.
+"""YAML sections as frozen dataclasses: typed, complete, without unknown keys. All errors are reported at once.
 
 The reader is DVC's (YAML 1.2), so that `1e-05` is a number for both. A dataclass gives the type of each key: int,
 float, str, bool, `X | None`, `Literal`, `tuple[X, ...]`, `dict`, `dict[str, X]`, another dataclass, or `A | B`: the one
 of the same `kind`, else the one with more of the keys. A range stands beside the type: `Annotated[int, at_least(1)]`.
-What depends on several keys is checked in `__post_init__` with `require`.
+Conditions on several keys are checked in `__post_init__` with `require`.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ NEEDED = {int: "an integer", float: "a finite number", str: "a string", bool: "t
 
 
 class Range(typing.NamedTuple):
-    """What a number must satisfy, and the words for it."""
+    """A condition on a number, and the words that describe it."""
 
     holds: Callable[[float], bool]
     requirement: str
@@ -57,13 +57,13 @@ def read_yaml(path: Path | str) -> dict:
 
 
 def parse_yaml(text: str, where: str) -> dict:
-    """Return the mapping in a text. Raise ParamsError, with `where` it is and the line, if it has none."""
+    """Return the mapping in a YAML text. Raise ParamsError, with `where` and the line, if there is none."""
     try:
         value = YAML(typ="safe").load(text)
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1
         raise ParamsError(f"{where}: line {line}: {error.problem.split(' with ')[0]}; keep one of them") from None
-    except Exception as error:  # ruamel.yaml raises many types, also for a date or a depth that cannot be
+    except Exception as error:  # ruamel.yaml raises many types, for impossible dates or deep nesting too
         raise ParamsError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(value, dict):
         raise ParamsError(f"{where}: the top level must be a mapping")
@@ -109,7 +109,7 @@ def coerce(value, wanted, name: str, where: str) -> typing.Any:
 
 
 def _typed(value, wanted, name: str, problems: list[str]) -> typing.Any:
-    """Return `value` as the type `wanted`; append to `problems` what is wrong with it."""
+    """Return `value` as the type `wanted`; append a sentence to `problems` for each error."""
     origin = typing.get_origin(wanted)
     if dataclasses.is_dataclass(wanted):
         return _dataclass(value, wanted, name, problems)
@@ -190,7 +190,8 @@ def _union(value, wanted, name: str, problems: list[str]) -> typing.Any:
             return None
         return _typed(value, by_kind[kind], name, problems)
 
-    # A list is read by the member that is one. Otherwise the keys decide; of several with as many, the first.
+    # A list is read by the tuple member. Otherwise the member with most of the keys is chosen; if several tie, the
+    # first.
     if isinstance(value, list):
         members = [each for each in members if typing.get_origin(each) is tuple] or members
     keys = value if isinstance(value, dict) else {}

@@ -15,9 +15,9 @@ RUNS = Path(".runs")  # a folder for each fingerprint, at the repository's root
 
 
 def repository_root() -> Path:
-    """Return the root of the repository, also where DVC runs an experiment in a copy of it.
+    """Return the root of the repository, even where DVC runs an experiment in a copy of it.
 
-    DVC names it in DVC_ROOT, but keeps what another pipeline has set that starts this one.
+    DVC_ROOT names it. But if another DVC pipeline starts this one, the variable still names that pipeline's root.
     """
     root = Path(os.environ.get("DVC_ROOT", ".")).resolve()
     return root if root / ".dvc" / "tmp" in Path.cwd().parents else Path()

@@ -1,4 +1,4 @@
-"""How a process begins: its slow imports, during which a person may interrupt it, or edit the code."""
+"""Start a process: its slow imports, during which somebody may interrupt it or edit the code."""
 
 import importlib
 import os
@@ -14,10 +14,10 @@ OURS = ("evidence", "lm", "tools", "extras")  # packages that are not installed
 
 
 def import_module(name: str) -> ModuleType:
-    """Import a module. SIGINT meanwhile ends the process at once with one sentence: there is nothing to clean up.
+    """Import a module. A SIGINT meanwhile ends the process at once with one sentence: there is nothing to clean up.
 
-    KeyboardInterrupt would not do, because packages lose it while they are imported. Raise EnvironmentFailure if a
-    package is not installed for this Python.
+    A KeyboardInterrupt is not enough, because some packages lose it while they are imported. Raise EnvironmentFailure
+    if a package is not installed for this Python.
     """
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler  # it may be ignored, for a process in the background
@@ -44,8 +44,9 @@ def _end_at_once(number: int, _) -> None:
 def start_stage(file: str) -> int:
     """Import the file of a stage as a module, and run its `main` with the arguments of the process; return the status.
 
-    Code that was edited between its import and the begin of `main`, where a stage fixes its inputs, would not be the
-    code that runs. It is compared by content: network disks have other clocks, and Git writes old content at new times.
+    A stage records its inputs when `main` begins, so code that was edited after its import would not be the code that
+    runs: stop then. Code is compared by content, because network disks have other clocks, and Git writes old content at
+    new times.
     """
     return exit_with_status(lambda _: _import_and_run(Path(file)))()
 

@@ -1,1 +1,1 @@
-"""What a trained model knows, and what it writes."""
+"""Evaluate a trained model: its losses and its samples."""

@@ -13,7 +13,7 @@ _BLOCK_TOKENS = 1 << 20
 
 
 class Copy(NamedTuple):
-    """A span of a text that a stream contains, and that is not inside a longer such span of the text."""
+    """A span of a text that also occurs in a stream, and is not inside a longer such span."""
 
     begin: int  # its first token in the text
     end: int  # the token after its last
@@ -35,7 +35,7 @@ def find_copies(texts: list[np.ndarray], stream: np.ndarray, n: int, max_positio
     for text, begin, positions in _shared_ngrams(texts, stream, n):
         ids = texts[text]
         if begin > 0:
-            # Where the stream also has the token before, a copy began earlier.
+            # If the stream also has the token before, the copy began earlier.
             begins_here = (positions == 0) | (stream[positions - 1] != ids[begin - 1])
             positions = positions[begins_here]
         length, positions = _longest_match(ids[begin:], stream, positions)
@@ -123,7 +123,7 @@ def _runs_of(vocabulary: np.ndarray, block: np.ndarray, n: int) -> np.ndarray:
 
 
 def _longest_match(ids: np.ndarray, stream: np.ndarray, positions: np.ndarray) -> tuple[int, np.ndarray]:
-    """Return how many of ids (N,) the stream has at most in a row from one of the positions on, and at which."""
+    """Return the length of the longest match of ids (N,) from one of the stream's positions on, and where it begins."""
     for length, token_id in enumerate(ids):
         inside = positions[positions + length < len(stream)]
         is_matching = stream[inside + length] == token_id

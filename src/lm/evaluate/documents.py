@@ -18,7 +18,7 @@ from lm.tokens.windows import model_selection_starts
 def mark_spread_windows(validation: TokenFile, num_tokens: int, seq_len: int) -> np.ndarray:
     """Return (N,) bool: the tokens of windows that are spread evenly over the file and have about `num_tokens`.
 
-    The model-selection tokens of a training are those for its `eval_tokens`: none for 0, as for an import.
+    With num_tokens = train.eval_tokens, these are the model-selection tokens. An imported model has 0, so none.
     """
     marked = np.zeros(len(validation.ids), bool)
     if num_tokens:
@@ -33,8 +33,8 @@ def sum_by_document(
 ) -> dict[str, np.ndarray]:
     """Return columns (D,): each document's tokens, bytes and nats, and bytes and nats of its model-selection tokens.
 
-    `utf8_bytes` (D,) are those of the texts. A tokenizer may change a text first: the model-selection tokens have the
-    same fraction of both.
+    utf8_bytes: bytes of each text, (D,). A tokenizer may change a text, so the bytes of its tokens are scaled to those
+    of the text.
     """
     bytes_per_token_byte = utf8_bytes / np.maximum(sum_by_span(token_bytes, spans), 1)
     selected_bytes = np.rint(sum_by_span(token_bytes * selected, spans) * bytes_per_token_byte)
@@ -110,7 +110,7 @@ def summarize_sections(documents: dict[str, np.ndarray]) -> dict[str, dict]:
 def make_details(documents: dict[str, np.ndarray], overlapping: np.ndarray, non_overlapping: np.ndarray) -> dict:
     """Return the results of the whole file and of its sections.
 
-    The arrays are nats (M,) of the tokens that were scored in non-overlapping windows as well.
+    overlapping, non_overlapping: nats (M,) of the tokens that were scored in both kinds of windows.
     """
     both = {
         "tokens": len(non_overlapping),
@@ -122,13 +122,13 @@ def make_details(documents: dict[str, np.ndarray], overlapping: np.ndarray, non_
 
 
 def metrics_of(details: dict) -> dict[str, float]:
-    """Return what a person decides by; the details are all other results."""
+    """Return the headline metrics; the other results are details."""
     clean = {"clean_bpb": details["clean"]["bits_per_byte"]} if "clean" in details else {}
     return {"bits_per_byte": details["bits_per_byte"], "bpb_se": details["bits_per_byte_se"], **clean}
 
 
 def describe_seen(details: dict) -> str:
-    """Return how many documents a start was trained on: "seen by the start: 2 of 5 documents"; "" without."""
+    """Return how many documents the start was trained on: "seen by the start: 2 of 5 documents"; "" if unknown."""
     if "seen_by_start" not in details:
         return ""
     seen = details["seen_by_start"]

@@ -38,7 +38,7 @@ class KVCache:
 
 
 class LayerCache:
-    """Keys and values of one layer, (2, B, room, K, D); those that later tokens may see end at `end`."""
+    """Keys and values of one layer, (2, B, room, K, D); those that are still visible end at `end`."""
 
     room: Tensor
 
@@ -51,7 +51,7 @@ class LayerCache:
         needed = self.num_kept + T
         first = self.end - self.num_kept
 
-        # Without room, move what is kept to the beginning of a new tensor, which has more than twice the room.
+        # Without room, move the kept entries to the beginning of a new tensor with more than twice the room.
         if self.end == 0 or self.end + T > self.room.shape[2]:
             room = k.new_empty(2, B, 2 * needed + SPARE_TOKENS, K, D)
             if self.num_kept > 0:
@@ -76,7 +76,7 @@ def filter_logits(
 
     top_k keeps the k largest entries and those equal to the k-th; top_p the smallest set of the most likely entries
     whose probability reaches top_p (Holtzman et al., arXiv 1904.09751); min_p the entries at least min_p times as
-    likely as the most likely one (Nguyen et al., arXiv 2407.01082). The most likely entry always stays.
+    likely as the most likely one (Nguyen et al., arXiv 2407.01082). The most likely entry is always kept.
     """
     if top_k is not None and top_k < len(logits):
         logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -math.inf)
@@ -216,7 +216,7 @@ def ids_per_read(model: Gemma3Model) -> int:
 
 @contextlib.contextmanager
 def packed_weights(model: Gemma3Model) -> Iterator[None]:
-    """Keep the matrices of a model in exact numerics packed: to pack one takes longer than its product with a token."""
+    """Keep a model's matrices packed in exact numerics: packing one takes longer than multiplying it by a token."""
     if model.numerics != "exact":
         yield
         return

@@ -44,7 +44,7 @@ def draw(model: Gemma3Model, tokenizer: Tokenizer, prompt: str, max_tokens: int,
 
 
 def measure(samples: list[Sample], train_ids: np.ndarray) -> list[dict]:
-    """Return what each sample copies from train_ids (M,) and repeats.
+    """Return measures of how much each sample copies from train_ids (M,) and repeats.
 
     `copies`: its spans of at least COPIED_TOKENS that training contains; `longest_copy_tokens`: 0 without any.
     `new_fraction`: of its COPIED_TOKENS-grams, those in no copy. `repeated_fraction`: of its REPEATED_TOKENS-grams,

@@ -15,12 +15,12 @@ from lm.model.score import score_tokens, window_losses
 from lm.model.weights import RECORD, load_trained, recorded_numerics
 from lm.tokens.tokenfile import TokenFile
 
-# Tokens that are scored at a time; in fast numerics they decide the last bits. Small batches leave a GPU idle: there,
-# this many take up to about 4 GiB with 128 M parameters.
+# Tokens scored at a time; in fast numerics the number affects the last bits. Small batches leave a GPU idle. This many
+# tokens take up to about 4 GiB on a GPU with 128 M parameters.
 CPU_BATCH_TOKENS = 8192
 GPU_BATCH_TOKENS = 32_768
 
-# Windows that do not overlap: each has one token of the first position, whose mean loss these give to about 0.2 nats.
+# Non-overlapping windows. Each has one first token; this many give the mean loss of first tokens to about 0.2 nats.
 NON_OVERLAPPING_WINDOWS = 256
 
 

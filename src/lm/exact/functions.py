@@ -1,13 +1,13 @@
 """Float32 arithmetic with the same bits on every processor and NVIDIA GPU, for any number of threads, in torch's terms.
 
 A sum of floating-point numbers depends on the order of its terms, and libraries choose the order by the processor.
-lm.exact.order defines it, and lm.exact.cpu and lm.exact.gpu compute in it. All else is operations that IEEE 754 rounds
-everywhere alike, one torch call for each, so that no compiler joins two of them.
+lm.exact.order defines the order here, and lm.exact.cpu and lm.exact.gpu compute in it. IEEE 754 rounds all other
+operations alike everywhere; each is a separate torch call, so that no compiler joins two of them.
 
 A row of a batch, a position of a text, and a token after a cached past get the same bits whatever stands beside them.
 
-lm.model.kernels has the same functions in torch's own arithmetic. tests/lm/train/test_operations.py holds the
-operations of a step to this. Legend as in lm.model.gemma3.
+lm.model.kernels has the same functions in torch's own arithmetic. tests/lm/train/test_operations.py checks the
+operations of a step. Legend as in lm.model.gemma3.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ def kernels_of(x: Tensor) -> ModuleType:
 def kernels_on(device_type: str) -> ModuleType:
     """Return lm.exact.gpu.kernels for "cuda", else lm.exact.cpu.kernels.
 
-    Both have the same functions and give the same bits. Raise EnvironmentFailure if Triton is missing, which comes with
-    torch's CUDA builds alone.
+    Both have the same functions and give the same bits. Raise EnvironmentFailure if Triton is missing, which only
+    torch's CUDA builds contain.
     """
     if device_type != "cuda":
         return cpu
@@ -53,7 +53,7 @@ def kernels_on(device_type: str) -> ModuleType:
 
 
 def check_weights(weight: Tensor) -> None:
-    """Raise ValueError unless a model with this weight computes in float32 on a CPU or a GPU, as everything here."""
+    """Raise ValueError unless a model with this weight computes in float32 on a CPU or an NVIDIA GPU."""
     device = weight.device.type
     has_autocast = torch.is_autocast_enabled(device) if device in ("cpu", "cuda") else False
     if device not in ("cpu", "cuda") or weight.dtype != torch.float32 or has_autocast:
@@ -97,9 +97,9 @@ def softmax(x: Tensor) -> Tensor:
 def keep_packed(weights: Iterable[Tensor]) -> Iterator[None]:
     """Pack each of the weights (O, I) once for all products of `linear` inside, instead of once for each product.
 
-    A weight that changes meanwhile is packed for each product again.
+    A weight that changes meanwhile is again packed for each product.
     """
-    weights = [weight for weight in weights if not weight.is_inference()]  # those do not tell whether they change
+    weights = [weight for weight in weights if not weight.is_inference()]  # those do not count their changes
     for weight in weights:
         packed = kernels_of(weight).pack(weight.detach().mT)
         weight.packed = weight._version, packed  # pyright: ignore[reportAttributeAccessIssue]
@@ -241,7 +241,7 @@ def cached_window(window: int, max_seq_len: int) -> int:
 
 
 def mask(documents: Tensor, window: int, num_heads: int, weight: Tensor) -> Tensor:
-    """Return the first position (B, T) int32 that each token sees, of its window and of its own document (B, T)."""
+    """Return the first position (B, T) int32 that each token sees, inside its window and its document."""
     B, T = documents.shape
     position = torch.arange(T, device=documents.device).expand(B, T)
     first_begins = torch.ones(B, 1, dtype=torch.bool, device=documents.device)
@@ -256,8 +256,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, first: Te
     """Return the causal attention (B, H, T, D) of q (B, H, T, D), the last T positions, to k and v (B, K, S, D).
 
     `first` of `mask` replaces the window alone. The bits of a position do not depend on T, nor on positions after it.
-    Unless the window is short, they need all S positions from the first one of the text on: sums over positions are
-    made in chains that begin there. There are gradients if T is S.
+    Unless the window is short, k and v must hold all positions from the first one of the text on, because sums over
+    positions are made in chains that begin there. There are gradients only if T is S.
     """
     B, _, T, _ = q.shape
     S = k.shape[2]
@@ -298,8 +298,8 @@ class AttentionFunction(Function):
 def cross_entropy(h: Tensor, head: Tensor, targets: Tensor, rows: int, log_factors: Tensor | None = None) -> Tensor:
     """Return the mean nats of targets (N,) given h (N, C) and the head (V, C), at most `rows` of N at a time.
 
-    They are rounded down to a multiple of TERMS, but not to 0; so their number decides no bit. `log_factors` (W,), if
-    any, are added to the logits of the last W entries.
+    The number of rows is rounded down to a multiple of TERMS, but not to 0, so that it decides no bit. `log_factors`
+    (W,), if any, are added to the logits of the last W entries.
     """
     most_rows = min(rows, kernels_of(h).loss_rows(len(head)))
     whole_chains = max(1, most_rows // TERMS) * TERMS
@@ -342,7 +342,7 @@ class CrossEntropyFunction(Function):
 
 
 def mean_nats(nats: Tensor) -> Tensor:
-    """Return the mean of nats (N,), float32; they are added as integers. It is NaN if one of them is not finite."""
+    """Return the mean of nats (N,), float32, added as integers; NaN if one of them is not finite."""
     multiples = (nats.double() * (1 / NATS_UNIT)).round().nan_to_num().long()
     mean = (multiples.sum().double() * (NATS_UNIT / len(nats))).float()
     return torch.where(nats.isfinite().all(), mean, torch.nan)

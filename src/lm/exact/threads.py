@@ -1,7 +1,7 @@
 """Threads for the cores that other processes leave free.
 
-The threads of a step wait for each other after each product. Where one of them shares its core with another process,
-all of them wait: one thread less is faster than that (benchmarks/results/busy_cores.json).
+The threads of a step wait for each other after each product. If one of them shares its core with another process, all
+of them wait, and one thread less is faster (benchmarks/results/busy_cores.json).
 """
 
 import os
@@ -15,15 +15,16 @@ from lm.core.numerics import Numerics
 LOOK_EVERY_S = 2.0
 FIRST_LOOK_S = 0.2
 
-_num_threads: int | None = None  # of exact numerics, once it was set
-_tuned: tuple[int, int] | None = None  # by the last tuner: torch's number as it left it, and the most that it may take
+_num_threads: int | None = None  # threads of exact numerics, once set
+_tuned: tuple[int, int] | None = None  # by the last tuner: torch's threads as it left them, and its maximum
 
 
 def set_num_threads(number: int, numerics: Numerics) -> None:
     """Compute with this many threads from now on.
 
-    In exact numerics torch's own operations have one. They are short, and torch's other threads would wait for the next
-    one by keeping their cores busy, which the loops need: with two threads on two cores a step took 1.4 times as long.
+    In exact numerics torch's own operations use one thread. They are short, and torch's other threads would wait for
+    the next one by keeping busy the cores that the loops need: with two threads on two cores, a step took 1.4 times as
+    long.
     """
     global _num_threads, _tuned
     _tuned = None
@@ -39,8 +40,8 @@ def get_num_threads() -> int:
 class ThreadTuner:
     """Keep the number of threads at the number of cores that other processes leave free.
 
-    It is for results whose bits do not depend on that number; with `adapts=False` the number stays. One that a person
-    chose in OMP_NUM_THREADS stays too.
+    Use it only if the bits of the results do not depend on that number. The number is fixed with `adapts=False`, and if
+    OMP_NUM_THREADS is set.
     """
 
     def __init__(self, numerics: Numerics = "fast", adapts: bool = True):
@@ -54,12 +55,12 @@ class ThreadTuner:
             self._look()
 
     def adapt(self) -> None:
-        """Look again if LOOK_EVERY_S seconds have passed; call it between steps."""
+        """Measure again if LOOK_EVERY_S seconds have passed; call it between steps."""
         if self.adapts and time.monotonic() - self._looked > LOOK_EVERY_S:
             self._look()
 
     def warnings(self) -> list[str]:
-        """Return a warning if other processes use a core that a thread could have, or an empty list."""
+        """Return a warning if other processes use a core that a thread could use, or an empty list."""
         if self.threads == self.most:
             return []
         used = f"other processes use {self.foreign:.1f} of {len(_usable_cores())} cores"
@@ -67,7 +68,7 @@ class ThreadTuner:
         return [f"{used}; this one takes {threads} instead of {self.most} until they end"]
 
     def _look(self) -> None:
-        """Measure what other processes used since the last look, and set the number of threads."""
+        """Measure the cores that other processes used since the last measurement, and set the number of threads."""
         now = time.monotonic()
         busy_s = _foreign_cpu_seconds()
         if busy_s is None or self._busy_s is None:
@@ -102,8 +103,8 @@ def _usable_cores() -> list[int]:
 def _foreign_cpu_seconds() -> float | None:
     """Return the processor time that other processes have used so far on the cores of this one.
 
-    Time with lowered priority (nice) does not count, for such a process gives way to this one. None: the system lists
-    fewer cores than it numbers, as in an LXC container or with cores that are switched off.
+    Time with lowered priority (nice) does not count, because such a process gives way to this one. Return None if the
+    system lists fewer cores than it numbers, in an LXC container or with cores that are switched off.
     """
     times = psutil.cpu_times(percpu=True)
     cores = _usable_cores()

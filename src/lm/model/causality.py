@@ -1,4 +1,4 @@
-"""Show that a loss is a loss: what a model predicts does not depend on later tokens, and is what is scored.
+"""Check that losses are valid: predictions ignore later tokens, and the losses scored are those of the logits.
 
 Legend as in lm.model.score.
 """
@@ -18,7 +18,7 @@ from lm.tokens.tokenfile import TokenFile
 
 NUM_LOGITS = 32  # positions whose logits are compared
 SEED = 0  # of the tokens that replace later ones
-SAFETY = 4  # in fast numerics, equal shapes have had equal bits wherever it was tried
+SAFETY = 4  # in fast numerics, equal shapes have given equal bits wherever this was tried
 
 
 def check_causality(model, tokens: TokenFile, seq_len: int, batch_size: int, dtype: torch.dtype) -> None:
@@ -49,7 +49,7 @@ def check_causality(model, tokens: TokenFile, seq_len: int, batch_size: int, dty
         if knows_later_tokens.any():
             positions, rows = knows_later_tokens.T.nonzero(as_tuple=True)
             position = int(positions[0])
-            found = f"what it predicts at position {position} of a window of {seq_len} tokens (from 0)"
+            found = f"its prediction at position {position} of a window of {seq_len} tokens (from 0)"
             later = f"changes with the tokens after position {last_kept[rows[0]]}, so its losses mean nothing"
             remedy = "correct the code of src/lm/model (`git diff src/lm/model`), and train again"
             raise IntegrityError(f"{tokens.path}: the model sees the future of this text: {found} {later}; {remedy}")
@@ -58,8 +58,8 @@ def check_causality(model, tokens: TokenFile, seq_len: int, batch_size: int, dty
 def check_logits(model, tokens: TokenFile, seq_len: int, dtype: torch.dtype) -> None:
     """Raise IntegrityError if the losses that are scored are not those of the logits that the model returns.
 
-    `token_losses` multiplies the hidden states by the matrix of the head, a part at a time. A change of the method
-    `head` alone would not be scored.
+    `token_losses` multiplies the hidden states by the head's matrix, a part at a time. So a change of the method `head`
+    alone would not be scored.
     """
     num_positions = min(NUM_LOGITS, seq_len, len(tokens.ids))
     ids, targets = inputs_and_targets(tokens, np.zeros(1, np.int64), num_positions, model.device)
@@ -78,10 +78,10 @@ def check_logits(model, tokens: TokenFile, seq_len: int, dtype: torch.dtype) -> 
 
 
 def cut_positions(seq_len: int, sliding_window: int) -> np.ndarray:
-    """Return the last positions of a window (T,) before which nothing may change, ascending.
+    """Return the positions of a window up to which predictions must not change if all later tokens do, ascending.
 
-    They are the ends of the first blocks of each power of two, and those of the sliding window, of the document in the
-    middle, and of all tokens but the last.
+    They are the ends of the first blocks of each power of two, of the sliding window, of the document in the middle,
+    and of all tokens but the last.
     """
     powers_of_two = 2 ** np.arange(seq_len.bit_length())
     middle = seq_len // 2
@@ -91,7 +91,7 @@ def cut_positions(seq_len: int, sliding_window: int) -> np.ndarray:
 
 
 def other_ids(ids: Tensor, vocab_size: int) -> Tensor:
-    """Return ids (B, T) of which each differs from the one of `ids` (B, T)."""
+    """Return ids (B, T), each different from the one in `ids` (B, T)."""
     generator = torch.Generator().manual_seed(SEED)
     distance = torch.randint(1, vocab_size, ids.shape, generator=generator)
     return (ids + distance) % vocab_size

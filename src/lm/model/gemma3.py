@@ -61,7 +61,8 @@ def rotary_table(num_positions: int, head_dim: int, base: float, device) -> tupl
     """Return cosines and signed sines (T, 1, D) of the first T positions (RoPE, arXiv 2104.09864)."""
     frequency = torch.tensor([base ** (-i / head_dim) for i in range(0, head_dim, 2)])
     angle = (torch.arange(num_positions)[:, None, None] * frequency).double()  # (T, 1, D/2), rounded as published
-    # float64 hides that the last bit of a cosine differs between processors: for one angle in a billion it might not.
+    # The last bit of a float64 cosine differs between processors. Rounding to float32 hides it, but for one angle in a
+    # billion it might not.
     cos = angle.cos().float().to(device)
     sin = angle.sin().float().to(device)
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
@@ -172,7 +173,7 @@ class Gemma3Model(Layer):
     `numerics` is "fast", torch's own arithmetic, in which its logits are those of transformers within float32's
     rounding, or "exact": float32, with the same bits on every processor and on NVIDIA GPUs (lm.exact).
     `sampling_weights` (V,) int64 are the odds of each entry in a sampled softmax (lm.train.step.sampling_weights).
-    `document_start_id` is the id before which attention does not look back (lm.model.kernels), None if none.
+    `document_start_id` begins a document, beyond which attention does not look back (lm.model.kernels); None for none.
     """
 
     sampling_weights: Tensor
@@ -206,7 +207,7 @@ class Gemma3Model(Layer):
     def init_weights(self, generator: torch.Generator) -> None:
         """Draw matrices of variance 1 / fan_in in model order; the generator is on the CPU.
 
-        As in GPT-2, the output of a block is scaled by 1 / sqrt(2 n_layer), here in the gain of its post-norm. The
+        Like GPT-2, scale the output of a block by 1 / sqrt(2 n_layer), here in the gain of its post-norm. The
         embedding has a quarter of the standard deviation, so that the first loss is about ln V. NumPy draws the
         numbers, because those of torch depend on the processor.
         """
@@ -338,7 +339,7 @@ class Gemma3Model(Layer):
         return self.cross_entropy(h, entries, targets, rows, log_factors)
 
     def loss_rows(self, h: Tensor) -> int:
-        """Return of how many rows of h (N, C) the loss keeps the logits in memory at a time."""
+        """Return the number of rows of h (N, C) whose logits the loss keeps in memory at a time."""
         is_fast_on_gpu = self.numerics == "fast" and is_gpu(h.device)
         if self.max_logits is None:
             self.max_logits = MAX_LOGITS

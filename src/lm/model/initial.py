@@ -1,4 +1,4 @@
-"""The folder that a run starts from, checked without torch: before the first stage runs, and where it is read."""
+"""Check the folder that a run starts from, without torch: before the first stage runs, and where it is read."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ WEIGHTS = "best_model_params.pt"
 def reject_other_folder(folder: Path) -> None:
     """Raise ParamsError, with what to run instead, if `train.init_from` is not a folder like data/models.
 
-    A folder without visible files is one: it stands for weights that are drawn from the seed.
+    A folder without visible files is accepted: it means random weights.
     """
     where = f"train.init_from is {folder}"
     if not folder.is_dir():

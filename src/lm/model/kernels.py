@@ -25,7 +25,7 @@ FLEX_SHARED_BYTES = 200 * 1024
 # Compiled for an H100, the backward pass for heads of 256 spills 1,688 bytes of each thread from registers to memory,
 # and with these 8 warps instead of 4 it spills 312 (not measured).
 WIDE_HEAD_OPTIONS: Any = {"bwd_num_warps": 8}
-SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax stays in the cache
+SOFTMAX_NUMBERS = 2**19  # logits at a time on a CPU: their softmax fits into the cache
 # The loss may fill this fraction of the GPU memory that is free in the first step, before the optimizers have moments.
 LOGITS_FRACTION = 1 / 8
 MOST_GPU_LOGITS = 2_000_000_000  # with the padding of the head below 2**31: indices of 32 bits are faster
@@ -107,9 +107,9 @@ def document_numbers(ids: Tensor, start_id: int) -> Tensor:
 
 
 def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: int = 1) -> Tensor:
-    """Return what is added to the scores, (B, num_heads, T, T): 0 where a token sees another, -inf elsewhere.
+    """Return the mask to add to the scores, (B, num_heads, T, T): 0 where a token sees another, -inf elsewhere.
 
-    A token sees itself and those of the window - 1 before it that `documents` (B, T) gives the same number.
+    A token sees itself and, of the window - 1 tokens before it, those with the same number in `documents` (B, T).
     """
     B, T = documents.shape
     is_same_document = documents[:, :, None] == documents[:, None, :]
@@ -200,7 +200,7 @@ def cached_window(window: int, max_seq_len: int) -> int:
 def mask(documents: Tensor, window: int, num_heads: int, weight: Tensor) -> Tensor:
     """Return the mask of `attend` that keeps each token of documents (B, T) to its own document.
 
-    `weight` is one of the model, of which the dtype and the device are asked.
+    weight: any weight of the model; it gives the dtype and the device.
     """
     heads = num_heads if takes_products(weight, documents.shape[1]) else 1
     return dense_mask(documents, window, compute_dtype(weight), heads)
@@ -221,7 +221,7 @@ def attend(
 
         options = WIDE_HEAD_OPTIONS if q.shape[-1] > FLEX_HEAD_DIM else None
         out = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=H > K, kernel_options=options)
-        assert isinstance(out, Tensor)  # it returns a tuple if more is asked of it
+        assert isinstance(out, Tensor)  # with other arguments it returns a tuple
         return out
     if takes_products(q, S):
         return attend_by_products(q, k, v, scale, window, mask)
@@ -285,9 +285,9 @@ def fused_nats_and_gradient_(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def most_logits(device: torch.device, dtype: torch.dtype, is_compiled: bool) -> int:
-    """Return how many logits of this dtype LOGITS_FRACTION of a GPU's free memory holds; at most MOST_GPU_LOGITS.
+    """Return how many logits of this dtype fit into LOGITS_FRACTION of a GPU's free memory; at most MOST_GPU_LOGITS.
 
-    Beside each, the softmax has a number in float32 if it is not compiled.
+    If the softmax is not compiled, it adds a float32 number to each.
     """
     bytes_per_logit = dtype.itemsize
     if not is_compiled:

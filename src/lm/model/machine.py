@@ -27,7 +27,7 @@ BFLOAT16_SETS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
 
 
 def read_device(index: int | None = None) -> torch.device:
-    """Return the device that `device` of runtime.yaml chooses; raise ParamsError if it has another value."""
+    """Return the device that `device` of runtime.yaml chooses; raise ParamsError for another value."""
     return pick_device(index, read_section(RUNTIME, "device", DeviceChoice))
 
 
@@ -86,9 +86,9 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def computed_on(device: torch.device, dtype: torch.dtype, numerics: str, ranks: int = 1) -> dict:
-    """Return all that a result depends on, bit for bit, besides parameters, code and data.
+    """Return everything else than parameters, code and data that the bits of a result depend on.
 
-    Exact numerics have the same bits on a GPU; its name is recorded all the same.
+    Exact numerics give the same bits on a GPU; its name is recorded nevertheless.
     """
     if numerics == "exact":
         gpu = {"gpu": device_name(device)} if device.type == "cuda" else {}
@@ -123,7 +123,7 @@ def device_name(device: torch.device) -> str:
 
 
 def describe_device(device: torch.device, num_threads: int) -> str:
-    """Return what computes, for people: "NVIDIA H100", or "cpu, 2 threads"."""
+    """Return the device as a message names it: "NVIDIA H100", or "cpu, 2 threads"."""
     threads = "1 thread" if num_threads == 1 else f"{num_threads} threads"
     return device_name(device) if device.type == "cuda" else f"cpu, {threads}"
 
@@ -181,7 +181,7 @@ def is_out_of_memory(error: Exception) -> bool:
 def keep_freed_memory() -> bool:
     """Tell glibc to keep large freed blocks, before the first tensor; return True if it does (Linux only).
 
-    Otherwise each step's activations cause page faults. It costs resident memory and changes no result.
+    Without this, each step's activations cause page faults. It costs resident memory and changes no result.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
     if mallopt is None:
@@ -191,12 +191,12 @@ def keep_freed_memory() -> bool:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has done its work; a CPU has."""
+    """Wait until a GPU has finished its work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-# What a step asks a GPU, or does differently there.
+# Functions of a training step that depend on a GPU.
 
 
 def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
@@ -212,7 +212,7 @@ def is_gpu(device: torch.device) -> bool:
 
 
 def free_bytes(gpu: torch.device) -> int:
-    """Return how many bytes of a GPU's memory tensors may still take: what nobody has, and what torch keeps unused."""
+    """Return the bytes of a GPU's memory that tensors may still take: free, or reserved by torch but unused."""
     unallocated_bytes, _ = torch.cuda.mem_get_info(gpu)
     cached_bytes = torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
     return unallocated_bytes + cached_bytes

@@ -13,10 +13,11 @@ def sample_vocabulary(targets: Tensor, weights: Tensor, draws: Tensor) -> tuple[
     entries (S,) int64, the targets first; the positions of the targets among them (N,); and for each entry after the
     targets the logarithm of how many entries it stands for, float32. S is K, or more if more than half of K are
     targets. The other entries are laid on a line in the order of their ids, each as long as its weight. The line is cut
-    into equal strata, and a point of each chooses the entry on which it falls. So the *sum* of exp(logit) over all
-    entries is estimated without bias (importance sampling: Bengio and Senécal 2003; with the targets of a batch: Jean
-    et al. 2015, arXiv 1412.2007). Its logarithm, the loss, is too low on average, and the gradient of entries that are
-    seldom drawn too small; weights in proportion to the frequencies make both errors small (docs/experiments.md).
+    into equal strata, and a random point of each stratum chooses the entry on which it falls. So the *sum* of
+    exp(logit) over all entries is estimated without bias (importance sampling: Bengio and Senécal 2003; with the
+    targets of a batch: Jean et al. 2015, arXiv 1412.2007). Its logarithm, the loss, is too low on average, and the
+    gradient of entries that are seldom drawn is too small. Weights in proportion to the frequencies keep both errors
+    small (docs/experiments.md).
     """
     # Lay the entries that are not targets on a line; integers are the same on every device.
     present, positions = targets.unique(return_inverse=True)

@@ -1,6 +1,6 @@
-"""Losses of a token file: each token scored once with real left context, the first one after end-of-text.
+"""Losses of a token file: each token is scored once with real left context, the first one after end-of-text.
 
-A model gives its hidden states and its head; their losses are computed here.
+A model gives its hidden states and its head; this module computes the losses.
 
 Legend: N tokens, W windows, B of them at a time, T tokens of a window. Nats are natural-logarithm units. A model with a
 `document_start_id` predicts a token from those of its own document that the window holds.
@@ -111,7 +111,7 @@ def inputs_and_targets(
 
 @contextlib.contextmanager
 def scoring(model, dtype: torch.dtype) -> Iterator[None]:
-    """Compute as a score is computed: in eval mode and in `dtype`, without gradients."""
+    """Compute as for scores: in eval mode and in `dtype`, without gradients."""
     model.eval()
     with torch.no_grad(), torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
         yield
@@ -151,7 +151,7 @@ def token_nats(h: Tensor, head: Tensor, targets: Tensor, rows: int) -> Tensor:
 
     The logits of at most `rows` of N exist at a time.
     """
-    # Rounded once: autocast would do it for each of the rows.
+    # Round the head once: autocast would do it for each chunk of rows.
     narrow_head = kernels.padded_head(head.detach(), kernels.compute_dtype(h))
     terms = []
     for some, target in zip(h.detach().split(rows), targets.split(rows), strict=True):

@@ -1,7 +1,7 @@
 """seen_documents.pt, beside a model: hashes of the documents that it was trained on, and of those of its start.
 
 A run that starts from a model of another split may validate on documents that the start was trained on. A document is
-known by all of its token ids: a near-copy, or a document that a slice has cut, is another one.
+identified by all of its token ids, so a near-copy, or a document that a slice has cut, is a different one.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def save_seen(folder: Path, train: TokenFile, by_start: Tensor | None) -> str | 
 
 
 def load_seen(folder: Path, record: dict) -> dict[str, Tensor] | None:
-    """Return the hashes beside a model.json, or None if they are unknown, as of a model that was trained elsewhere."""
+    """Return the hashes beside a model.json, None if they are unknown: those of a model that was trained elsewhere."""
     sha256 = record.get("seen_sha256")
     if sha256 is None or not (folder / SEEN).exists():
         return None
@@ -44,7 +44,7 @@ def load_seen(folder: Path, record: dict) -> dict[str, Tensor] | None:
 
 
 def seen_with_start(folder: Path) -> Tensor | None:
-    """Return what a model and its start were trained on together, None if it is unknown."""
+    """Return the hashes of all documents that a model and its start were trained on, None if they are unknown."""
     seen = load_seen(folder, read_json(folder / RECORD))
     return None if seen is None else torch.cat([seen["by_start"], seen["by_model"]])
 

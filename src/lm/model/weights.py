@@ -24,7 +24,7 @@ from lm.model.initial import RECORD, WEIGHTS, reject_other_folder
 
 LAST_WEIGHTS = "last_model_params.pt"
 FORM = {"config": dict, "attend_across_documents": bool, "best": {"sha256": str}}  # of model.json
-WEIGHTS_DIGITS = 12  # of the weights' SHA-256, by which an evaluation names its model
+WEIGHTS_DIGITS = 12  # of the weights' SHA-256, with which an evaluation names its model
 
 
 def save_tensors(path: Path, value) -> str:
@@ -32,7 +32,7 @@ def save_tensors(path: Path, value) -> str:
     with atomic_write(path) as file:
         try:
             torch.save(value, file)
-        except RuntimeError as error:  # its context, such as a full disk, says more
+        except RuntimeError as error:  # its context, such as a full disk, is clearer
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -86,7 +86,7 @@ def recorded_numerics(record: dict) -> Numerics:
 def load_trained(models: Path, device: torch.device, numerics: Numerics = "fast") -> tuple[Gemma3Model, dict]:
     """Return the best model of a folder, on the device, and its model.json; raise IntegrityError if they do not fit.
 
-    It computes in `numerics`, whatever it was trained in: "fast" is torch's own arithmetic.
+    It computes in `numerics`, whatever those of its training were: "fast" is torch's own arithmetic.
     """
     record = read_json(models / RECORD)
     config = recorded_config(models / RECORD, record, "run `dvc repro -f train`")
@@ -112,10 +112,10 @@ def recorded_config(path: Path, record: dict, advice: str) -> ModelConfig:
 
 
 def build(config: ModelConfig, weights: dict[str, Tensor], most: int, numerics: Numerics = "fast") -> Gemma3Model:
-    """Return a model with these weights, of which there are at most `most`.
+    """Return a model with these weights. most: upper limit of their number, known from the file.
 
-    Raise ValueError, before memory is taken, for a shape with many more, and RuntimeError or TypeError if they do not
-    fit.
+    Raise ValueError, before memory is taken, for a shape with many more weights, and RuntimeError or TypeError if the
+    weights do not fit.
     """
     total = count_parameters(config)["total"]
     if total > 2 * most:

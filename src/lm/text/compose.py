@@ -1,6 +1,6 @@
-"""Make data/raw of the fetched sources: filter their documents by the rules of a selection, mix them, write them.
+"""Make data/raw from the fetched sources: filter their documents by the rules of a selection, mix and write them.
 
-Those of a mixture are mixed in order. lm.text.parts reads the documents, and lm.text.raw_files writes them.
+lm.text.parts reads the documents, lm.text.mixture interleaves those of a mixture, and lm.text.raw_files writes them.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ def compose(
 ) -> dict:
     """Write the files and the manifest of `source` into `folder` and return the manifest.
 
-    The split `test` has an entry of its own in the manifest, apart from the splits that slices name.
+    The manifest lists the split `test` separately from the splits that slices name.
 
-    `parts` are in the order in which equal documents are kept; `weights` are those of a mixture's split `train`.
-    Raise DataError if the rules, called `name`, leave nothing of a part.
+    parts: of equal documents, the first in this order is kept. weights: those of a mixture's split `train`.
+    Raise DataError if the rules, called `name`, drop all documents of a part.
     """
     # Apply the rules; if all are off, the text is not read for them.
     read = functools.partial(read_parts, parts)
@@ -55,7 +55,7 @@ def compose(
 
 
 def count_dropped(parts: list[Part], marks: Marks | None, name: str) -> dict:
-    """Return source → split → rule → documents and characters that it drops; raise DataError if nothing is left."""
+    """Return source → split → rule → dropped documents and characters. Raise DataError if a part has none left."""
     dropped: dict[str, dict] = {}
     for number, part in enumerate(parts):
         by_rule = {}
@@ -67,7 +67,7 @@ def count_dropped(parts: list[Part], marks: Marks | None, name: str) -> dict:
 
 
 def reject_nothing_left(part: Part, is_kept: np.ndarray, by_rule: dict, name: str) -> None:
-    """Raise DataError if no document of a part is kept (n,), with the rule of `name` that drops most of them."""
+    """Raise DataError, with the rule of `name` that drops most, if `is_kept` (n,) keeps no document of a part."""
     if is_kept.any():
         return
     rule = max(by_rule, key=lambda rule: by_rule[rule]["documents"])
@@ -87,8 +87,8 @@ def write_in_order(folder: Path, split: str, kept: list[KeptRows]) -> dict:
 def write_interleaved(folder: Path, split: str, kept: list[KeptRows], weights: dict[str, float]) -> dict:
     """Write the documents of parts, interleaved by the weights of their sources, to the file of a split.
 
-    Return its entry in the manifest. With several sources, it says how often the file holds each, in bytes, and which
-    fraction of the bytes each has beside its weight.
+    Return its entry in the manifest. With several sources, the entry gives for each the number of passes over it, its
+    fraction of the bytes, and its weight.
     """
     sources = [MixtureSource(rows.part.source, rows, rows.num_bytes()) for rows in kept]
     names = [source.name for source in sources]

@@ -21,13 +21,13 @@ from lm.text.slices import TEST, Slice, check_slice
 
 MANIFEST = "manifest.json"
 CHUNK_CHARS = 1_000_000  # characters encoded at a time
-TEXT, SOURCE, UTF8_BYTES = COLUMNS = "text", "source", "utf8_bytes"  # of a file of data/raw
+TEXT, SOURCE, UTF8_BYTES = COLUMNS = "text", "source", "utf8_bytes"  # columns of a file of data/raw
 SPLIT_FORM = {"path": str, "sha256": str, "documents": int, "characters": int, "utf8_bytes": int}
 FORM = {"source": str, "sources": {str: dict}, "splits": {str: SPLIT_FORM}}
 
 
 def open_manifest(raw: Path) -> dict:
-    """Return the manifest of data/raw. Raise IntegrityError if it has another form; the files are not read."""
+    """Return the manifest of data/raw, without reading its files. Raise IntegrityError if it has another form."""
     manifest = read_json(raw / MANIFEST)
     form = FORM | ({TEST: SPLIT_FORM} if TEST in manifest else {})
     check_types(raw / MANIFEST, manifest, form, "run `dvc repro -f` to make it again")
@@ -35,7 +35,7 @@ def open_manifest(raw: Path) -> dict:
 
 
 def describe_text(manifest: dict, text_slice: Slice) -> dict:
-    """Return the entry for a record that identifies the text of a slice: the source, and the file of the split."""
+    """Return the entry of a record that identifies the text of a slice: the source, and the file of the split."""
     check_slice(manifest, text_slice)
     return {"name": manifest["source"], "text_sha256": manifest["splits"][text_slice.split]["sha256"]}
 
@@ -86,7 +86,7 @@ class Text:
     def rows(self, columns: tuple[str, ...] = (), row_groups: range | None = None) -> Iterator[Rows]:
         """Yield the rows of the documents: the text, and other columns of the file.
 
-        `row_groups`: read only these of the file, so that the slice counts characters from the first of them on. Raise
+        row_groups: read only these groups of the file; the slice then counts characters from the first of them. Raise
         NoDocument if no document begins in the slice.
         """
         rows = map(measured, iter_batches(self.path, [TEXT, *columns], row_groups=row_groups))
@@ -98,12 +98,12 @@ class Text:
             yield batch.column(0).to_pylist()
 
     def utf8_bytes(self) -> np.ndarray:
-        """Return the UTF-8 bytes of each document, (D,) int64, as fetch has counted them."""
+        """Return the UTF-8 bytes of each document, as counted by fetch: (D,) int64."""
         columns = [batch.column(1) for batch, _ in self.rows((UTF8_BYTES,))]
         return np.concatenate([np.from_dlpack(column) for column in columns])
 
     def chunks(self, row_groups: range | None = None) -> Iterator["Chunk"]:
-        """Yield the documents in chunks; those of a chunk begin within the same CHUNK_CHARS characters."""
+        """Yield the documents in chunks; the documents of a chunk begin within the same CHUNK_CHARS characters."""
         columns = (SOURCE,) if is_mixture(self.manifest) else ()
         return _chunks_of(self.rows(columns, row_groups))
 
@@ -125,9 +125,9 @@ def open_texts(raw: Path, slices: list[Slice]) -> list[Text]:
 
 
 def text_of_test(raw: Path, manifest: dict) -> Text:
-    """Return the text of the held-out split, which no other manifest has among its splits; its file is not checked.
+    """Return the text of the held-out split, which the manifest lists separately; its file is not checked.
 
-    Stages must not call this. `manifest` is that of `raw` and has a test split.
+    Stages must not call this. manifest: that of `raw`, with a test split.
     """
     manifest_of_test = manifest | {"splits": {TEST: manifest[TEST]}}
     return Text(raw, manifest_of_test, Slice(TEST, 0, None))
@@ -148,7 +148,7 @@ class Chunk(NamedTuple):
     characters: int
     utf8_bytes: int
     sources: dict[str, SourceCount]  # of a mixture, else empty
-    unknown_tokens: int = 0  # counted when it is encoded, as the next
+    unknown_tokens: int = 0  # counted when the chunk is encoded, like the next
     changed_documents: int = 0  # whose ids are decoded to another text
 
     @property
@@ -188,7 +188,7 @@ def _chunk(pending: list[Rows], first_document: int) -> Chunk:
 
 
 def count_sources(sources: pa.Array, sizes: np.ndarray) -> dict[str, SourceCount]:
-    """Return the counts of each source, in the order of its first document, given documents' sources and bytes (n,)."""
+    """Return the counts of each source, in order of first documents, given the sources and bytes (n,) of documents."""
     encoded = sources.dictionary_encode()
     numbers = np.from_dlpack(encoded.indices)
     names = encoded.dictionary.to_pylist()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 KINDS = ("exact_within", "exact_across", "folded_within", "folded_across")  # bit i of a flag is kind i
-NUM_BUCKETS = 32  # sorted one by one, because sorting takes several times the memory of what is sorted
+NUM_BUCKETS = 32  # sorted one by one, because sorting takes several times the memory of its input
 
 
 class Digests(NamedTuple):

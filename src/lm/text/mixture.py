@@ -1,10 +1,10 @@
-"""Interleave the documents of several sources into one stream that has the asked shares of bytes everywhere.
+"""Interleave the documents of several sources into one stream that has the requested shares of bytes throughout.
 
-A document's key is the number of bytes that its source gave up to the document's middle, divided by the weight of the
-source. The stream is in the order of these keys and ends where they reach the bytes of all sources, so that a source
-has at most half a document too much or too little. A source that is too short for its weight is repeated whole. The
-order depends on the documents and the weights alone, not on the batches in which the documents are read. Memory holds
-a few batches of each source.
+A document's key is the number of bytes of its source up to the document's middle, divided by the weight of the source.
+The stream is sorted by key and ends where the keys reach the bytes of all sources. So a source has at most half a
+document too much or too little. A source that is too short for its weight is repeated as a whole. The order depends
+only on the documents and the weights, not on the batches in which the documents are read. Memory holds a few batches of
+each source.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from lm.text.rows import Rows
 
-MAX_MISS = 0.02  # between the fraction of a source and its weight; more is warned of
+MAX_MISS = 0.02  # difference between a source's fraction and its weight above which to warn
 TEXT, SOURCE = "text", "source"  # columns of a mixed batch: the document, and the number of its source
 
 
 class MixtureSource(NamedTuple):
-    """A source of a mixture: each iteration over `rows` gives its documents of `num_bytes` UTF-8 bytes once."""
+    """A source of a mixture: each iteration over `rows` yields all its documents, `num_bytes` UTF-8 bytes."""
 
     name: str
     rows: Iterable[Rows]
@@ -63,13 +63,13 @@ def interleave(sources: list[MixtureSource], weights: list[float]) -> Iterator[R
 
 
 def missed_weights(manifest: dict) -> list[str]:
-    """Return a warning for each source of a mixture whose fraction of the training bytes is not that of its weight."""
+    """Return a warning for each source of a mixture whose fraction of the training bytes differs from its weight."""
     warnings = []
     for name, source in manifest["splits"].get("train", {}).get("sources", {}).items():
         fraction = source["fraction"]
         weight = source["weight"]
         if abs(fraction - weight) > MAX_MISS or not source["documents"]:
-            found = f"{name} has {fraction:.1%} of the bytes of train, not {weight:.1%} as its weight asks"
+            found = f"{name} gives {fraction:.1%} of the bytes of train; its weight asks for {weight:.1%}"
             warnings.append(f"{found}; cut its documents into shorter ones, or change the weights")
     return warnings
 
@@ -96,9 +96,9 @@ def _in_order(ready: list[tuple[int, KeyedDocuments]]) -> Rows:
 
 
 def _keyed(source: MixtureSource, fraction: float, total_bytes: int) -> Iterator[KeyedDocuments]:
-    """Yield the source's documents, pass after pass, as long as their keys are below `total_bytes`.
+    """Yield the source's documents, epoch after epoch, as long as their keys are below `total_bytes`.
 
-    `fraction` is that of the stream's bytes which the source gives.
+    fraction: the part of the stream's bytes that the source gives.
     """
     position = 0  # bytes of the source so far
     while position / fraction < total_bytes:

@@ -1,22 +1,22 @@
-"""Find near-duplicate documents: MinHash signatures of word n-grams, compared where locality-sensitive hashing says.
+"""Find near-duplicate documents by MinHash signatures of word n-grams and locality-sensitive hashing.
 
-What a word is depends on `rule`, so that a split that was made once can be made again:
+`rule` defines a word. The older rules remain, so that an existing split can be made again:
 
-1   A run of letters, digits and underscores. In ASCII, case does not count. All characters from U+0080 on are letters.
-    One from U+3000 on is a word of its own, because Chinese and Japanese have no spaces.
-2   The same for ASCII. Other text is compared without regard to its Unicode form (NFKC), case, punctuation, kinds of
-    space and invisible characters. In Thai, Lao, Khmer, Burmese and other scripts without spaces between words, the
-    WINDOW_CHARS characters from each character on are a word. Five such words hold as many letters as five English
-    ones, and about as few of them occur in other text, too.
-3   As rule 2, and without what writers leave out, or keyboards write in two ways: all invisible characters; accents;
-    vowel marks of Hebrew, Arabic and Syriac; Arabic tatweel, and the forms of alef, yeh and kaf.
+1   A run of letters, digits and underscores. ASCII is compared without case. All characters from U+0080 on are letters.
+    A character from U+3000 on is a separate word, because Chinese and Japanese have no spaces.
+2   ASCII follows rule 1. Other text is compared without its Unicode form (NFKC), case, punctuation, kinds of space and
+    invisible characters. In Thai, Lao, Khmer, Burmese and other scripts without spaces between words, a word is the
+    WINDOW_CHARS characters from each character on. Five such words have as many letters as five English words, and
+    about as few of them also occur in other text.
+3   Follows rule 2, and ignores characters that writers leave out or keyboards write in two ways: all invisible
+    characters; accents; vowel marks of Hebrew, Arabic and Syriac; Arabic tatweel, and the forms of alef, yeh and kaf.
 
-A document with fewer words than an n-gram is compared as a whole, so that it only equals itself; by rules 2 and 3, its
-words are compared. All hashes are fixed, so the clusters are the same on every machine.
+Rule 1 compares a document with fewer words than an n-gram as a whole, so that it equals only exact copies. Rules 2 and
+3 compare its words. All hashes are fixed, so the clusters are the same on every machine.
 
-rensa hashes the n-grams and makes the signatures (Broder 1997). The bands are here: its index of bands takes five
-times the memory, and compares all pairs of a family of similar documents, which for 10,000 of them takes 20 times as
-long.
+rensa hashes the n-grams and computes the signatures (Broder 1997). This module indexes the bands itself: rensa's index
+takes five times the memory, and compares all pairs of a family of similar documents, which takes 20 times as long for
+10,000 of them.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ RECALL = 0.98  # probability that two documents whose similarity is the threshol
 MAX_NGRAM_WORDS = 100
 MAX_PERMUTATIONS = 4096
 _SEED = 1  # of the permutations
-_ROWS_AT_ONCE = 512  # signatures that are Python integers in between
-_PAIRS_AT_ONCE = 1 << 14  # that are compared
+_ROWS_AT_ONCE = 512  # signatures held as Python integers at a time
+_PAIRS_AT_ONCE = 1 << 14  # compared at a time
 # Explicit ranges, because \w differs between versions of Python.
 _WORD_OF_RULE_1 = re.compile("[\u3000-\U0010ffff]|[0-9a-z_\x80-\u2fff]+")
 WINDOW_CHARS = 12
@@ -48,8 +48,8 @@ _RUN_WITHOUT_SPACES = re.compile(f"[{_NO_SPACES}]+")
 _RUN = re.compile(f"[{_NO_SPACES}]+|[\u3000-\ua97f\uaae0-\U0010ffff]|[^ {_NO_SPACES}\u3000-\U0010ffff]+")
 _INVISIBLE = "[\u00ad\u200b-\u200d\u2060\ufeff]+"  # hyphens and spaces without width
 _NO_WORD = r"[^\p{L}\p{M}\p{N}_]+"
-# By rule 3, of text in the form NFKD. Some invisible characters are letters or marks for Unicode, such as the fillers
-# of Hangul and the variation selectors.
+# Rule 3 removes these from text in the form NFKD. Unicode calls some invisible characters letters or marks, such as the
+# fillers of Hangul and the variation selectors.
 _LEFT_OUT = (
     "[\\p{Cf}\\p{Me}\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\U000e0100-\U000e01ef"  # invisible
     "\u0300-\u036f\u0483-\u0487\u1dc0-\u1dff"  # accents of Latin, Greek and Cyrillic letters
@@ -64,7 +64,7 @@ NumPermutations = Annotated[int, Range(lambda value: 16 <= value <= MAX_PERMUTAT
 
 @dataclasses.dataclass(frozen=True)
 class NearDuplicates:
-    """Which documents are near-duplicates: those whose sets of word n-grams have at least this Jaccard similarity."""
+    """Two documents are near-duplicates if the Jaccard similarity of their word n-grams is at least `threshold`."""
 
     threshold: Annotated[float, FRACTION]
     ngram_words: NgramWords
@@ -132,7 +132,7 @@ def _signatures(batches: Iterable[Sequence[str]], params: NearDuplicates) -> np.
 
 
 def ngram_hashes(texts: Sequence[str], params: NearDuplicates) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hashes of all word n-grams, (N,) uint64, and where those of each text begin and end, (D + 1,) uint64.
+    """Return the hashes of all word n-grams, (N,) uint64, and the bounds of each text among them, (D + 1,) uint64.
 
     A text with fewer words than an n-gram has one hash.
     """
@@ -188,7 +188,7 @@ def _ngrams(words: list[str], n: int) -> list[str]:
 
 
 def _rows_of_band(threshold: float, num_permutations: int) -> int:
-    """Return the largest band, in hashes, with which a pair at the threshold is compared with probability RECALL."""
+    """Return the most hashes of a band with which a pair at the threshold is still compared with probability RECALL."""
     for rows in range(num_permutations, 1, -1):
         num_bands = num_permutations // rows
         probability_of_a_band = threshold**rows
@@ -199,9 +199,9 @@ def _rows_of_band(threshold: float, num_permutations: int) -> int:
 
 
 def _buckets(band: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Put documents that share all hashes of a band (D, rows) with another one into buckets.
+    """Put documents that share all hashes of a band (D, rows) with another document into buckets.
 
-    Returns the documents, bucket by bucket, (n,) int64; and the place of each bucket's first, (b,) int64.
+    Return the documents, bucket by bucket, (n,) int64; and the place of each bucket's first document, (b,) int64.
     """
     rows = np.ascontiguousarray(band).view((np.void, band.itemsize * band.shape[1])).ravel()
     documents = np.argsort(rows, kind="stable")
@@ -235,7 +235,7 @@ def _join_all(clusters: Clusters, signatures: np.ndarray, members: np.ndarray, l
     while len(members) > 1:
         first = members[0]
         _join_similar(clusters, signatures, members, np.full(len(members), first), least_equal)
-        # All have been compared with the first now, and so with its copies.
+        # All have now been compared with the first, and so with its copies.
         is_copy = (signatures[members] == signatures[first]).all(axis=1)
         members = members[~is_copy]
         found = clusters.find(members)

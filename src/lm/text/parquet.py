@@ -16,7 +16,7 @@ from lm.core.files import PARQUET, sha256_file
 
 # Row groups are read whole, so these sizes bound memory; each group and batch costs some time.
 GROUP_CHARS = 4_000_000  # characters per group
-ROW_CHARS = 100  # that each row counts more
+ROW_CHARS = 100  # added for each row
 BATCH_BYTES = 1 << 21
 MAX_BATCH_ROWS = 8192
 STRINGS = (pa.string(), pa.large_string())
@@ -80,7 +80,7 @@ def _holds_strings(data_type: pa.DataType) -> bool:
 def iter_batches(
     path: Path, columns: list[str], name: str | None = None, row_groups: range | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a file, or some row groups of it, in batches; the first of `columns` has the text.
+    """Yield the batches of a file, or of some of its row groups; the first of `columns` has the text.
 
     Raise DataError for damage and invalid UTF-8.
     """
@@ -105,7 +105,7 @@ def iter_batches(
 
 
 def describe_split(folder: Path, split: str, column: str, names: Sequence[str] = ()) -> dict:
-    """Read a split, whose files errors call `names`; return its entry in the manifest, without null and empty rows."""
+    """Return the manifest's entry of a split, which counts no null and empty rows; errors call its files `names`."""
     files = []
     kept = {"documents": 0, "characters": 0, "utf8_bytes": 0}
     dropped = {"null": 0, "empty": 0}

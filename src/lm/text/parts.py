@@ -1,6 +1,6 @@
-"""Read what fetch has brought: slices of fetched sources, each with the rules' choice of its documents.
+"""Read slices of fetched sources, without the documents that the rules drop.
 
-A source has been fetched into a folder of its own, as lm.text.sources leaves it.
+lm.text.sources has fetched each source into a separate folder.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Part:
     source: str
     output_split: str
     folder: Path
-    fetched: dict  # what the folder holds
+    fetched: dict  # the manifest of the folder
     slice: Slice  # of a split in the folder
 
     def rows(self) -> Iterator[Rows]:

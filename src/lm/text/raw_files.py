@@ -21,7 +21,7 @@ SCHEMA = pa.schema([(TEXT, pa.large_string()), (SOURCE, pa.string()), (UTF8_BYTE
 def write_manifest(
     folder: Path, source: str, sources: dict, splits: dict, selection: dict, test: dict | None = None
 ) -> dict:
-    """Write the manifest of data/raw and return it; `test` is the entry of the split that no stage reads."""
+    """Write the manifest of data/raw and return it. test: the entry of the split that no stage reads."""
     manifest = {"format_version": 2, "source": source, "splits": splits, "selection": selection, "sources": sources}
     if test:
         manifest[TEST] = test

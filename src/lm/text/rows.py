@@ -1,4 +1,4 @@
-"""Batches of documents with the characters of each, and the part of them that begins in a range of characters."""
+"""Batches of documents with the number of characters of each; select those that begin in a range of characters."""
 
 from collections.abc import Iterable, Iterator
 
@@ -31,7 +31,7 @@ def keep_rows(rows: Rows, is_kept: np.ndarray) -> Rows:
 
 
 def rows_within(rows: Iterable[Rows], text_slice: Slice, where: str) -> Iterator[Rows]:
-    """Yield the rows with text that begin in `text_slice`. Raise NoDocument for none, DataError for too few."""
+    """Yield the rows with text that begin in `text_slice`. Raise NoDocument for none, DataError if too few exist."""
     position = 0
     is_empty = True
     for batch, lengths in rows:

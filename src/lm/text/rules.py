@@ -22,7 +22,7 @@ Fraction = Annotated[float | None, Range(lambda value: 0 <= value <= 1, "from 0 
 
 @dataclasses.dataclass(frozen=True)
 class NearDuplicateRule:
-    """Parameters of lm.text.near_duplicates, whose rule is 2; a threshold of None switches this off."""
+    """Parameters of lm.text.near_duplicates, with its rule 2; a threshold of None switches it off."""
 
     threshold: Annotated[float | None, FRACTION]
     ngram_words: NgramWords
@@ -65,7 +65,7 @@ def longest_line(text: str) -> int:
 def alphanumeric_fraction(text: str) -> float:
     """Return the letters and digits of any script, as a fraction of the characters (Chen et al. 2021).
 
-    It takes the place of Gopher's rules on words with a letter and on symbols, which expect English.
+    It replaces Gopher's rules on words with a letter and on symbols, which assume English.
     """
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     return np.count_nonzero(alphanumeric_table()[codes]) / len(codes)
@@ -95,7 +95,7 @@ def repeated_line_fraction(text: str) -> float:
     return (num_chars - num_chars_once) / len(text)
 
 
-# The rules that need one document alone: what is measured, and the comparison with the limit that drops the document.
+# The rules that need one document only: the measure, and the comparison with the limit that drops the document.
 MEASURES: dict[str, tuple[Callable[[str], float], np.ufunc]] = {
     "min_chars": (len, np.less),
     "max_chars": (len, np.greater),

@@ -1,7 +1,7 @@
-"""Which documents the rules of selection.name leave out, of all that a source or a mixture has.
+"""Choose which documents of a source or a mixture the rules of selection.name drop.
 
-Documents are numbered in the order in which they are read: validation first, so that of equal documents the one in
-validation stays.
+Documents are numbered in the order in which they are read. Validation is read first, so that of equal documents the
+one in validation is kept.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Read = Callable[[str], Iterator[Batch]]  # reads all documents again, for a task
 
 @dataclasses.dataclass
 class Marks:
-    """All documents in their order, D of them, and the rule that drops each."""
+    """The D documents in their order, and the rule that drops each."""
 
     part: np.ndarray  # (D,) int32
     chars: np.ndarray  # (D,) int64
@@ -33,11 +33,11 @@ class Marks:
 
     @property
     def is_kept(self) -> np.ndarray:
-        """Return whether no rule drops a document (D,)."""
+        """Return whether each document is kept: (D,) bool."""
         return self.rule == KEPT
 
     def is_kept_of(self, part: int) -> np.ndarray:
-        """Return the same for the documents of one part, (n,)."""
+        """Return whether each document of one part is kept: (n,) bool."""
         return self.is_kept[self.part == part]
 
     def drop_repeats(self, rule: str, first: np.ndarray) -> None:
@@ -122,7 +122,7 @@ def texts_at(batches: Iterator[Batch], numbers: Sequence[int]) -> dict[int, str]
 
 
 def show_examples(read: Read, marks: Marks, places: list[dict]) -> dict[str, list[dict]]:
-    """Return for each rule the beginnings of a few dropped documents, spread over all, and of what they repeat.
+    """Return for each rule the beginnings of a few dropped documents, and of the documents that they repeat.
 
     `places` describes each part. Nothing of the split `test` is shown.
     """

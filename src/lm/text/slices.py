@@ -1,4 +1,4 @@
-"""Ranges of the characters of a split, and which of them are rejected."""
+"""Ranges of the characters of a split, and checks of them."""
 
 import dataclasses
 import math
@@ -22,13 +22,13 @@ class Slice:
 
     @property
     def end_char(self) -> float:
-        """Return the first character after the range, or infinity."""
+        """Return the position after the last character, or infinity."""
         return math.inf if self.num_chars is None else self.start_char + self.num_chars
 
 
 @dataclasses.dataclass(frozen=True)
 class MixedSlice(Slice):
-    """A range of the characters of a mixture's training stream, and the share of bytes of each source, in any unit."""
+    """A range of the characters of a mixture's training stream, and its sources' shares of bytes, in any unit."""
 
     weights: dict[str, Annotated[float, at_least(0)]]
 
@@ -36,7 +36,7 @@ class MixedSlice(Slice):
         require(sum(self.weights.values()) > 0, "weights", self.weights, "at least one above 0")
 
 
-# The one of the two whose keys a section has, for `read_section`.
+# `read_section` takes the type whose keys the section has.
 AnySlice: type[Slice] = Slice | MixedSlice  # pyright: ignore[reportAssignmentType] - both are a Slice
 
 
@@ -97,7 +97,7 @@ def check_slice(manifest: dict, text_slice: Slice) -> None:
 
 
 def reject_excess(text_slice: Slice, total: int, source: str) -> None:
-    """Raise DataError if the slice asks for more than the `total` characters that there are."""
+    """Raise DataError if the slice asks for more than `total` characters."""
     if text_slice.num_chars is not None and text_slice.end_char > total:
         asked = f"the slice from {text_slice.start_char} asks for {text_slice.num_chars}"
         excess = f"{asked}, {text_slice.end_char - total} too many"

@@ -1,10 +1,10 @@
-"""Cut documents into training, validation and perhaps test so that no text of one is almost in another too.
+"""Split documents into training, validation and, if requested, test, and keep near-duplicates on one side.
 
-Near-duplicates form clusters, and a cluster goes to one side as a whole. Validation takes clusters that share few of
-their n-grams with the rest of the text, in the order of their hashes, and long clusters only if the short ones are too
-little text: a score that one document decides says little about others.
-Test, if it is asked for, then takes clusters of what would be training text by the same rules, so that validation is
-the same with and without it. The split is the same on every machine and for all file names.
+Near-duplicates form clusters, and a cluster goes to one side as a whole. Validation takes clusters that share few
+n-grams with the rest of the text, in the order of their hashes. It takes long clusters only if the short ones do not
+have enough text: a score that one document decides says little about others.
+Test then takes clusters of the remaining text by the same rules, so that validation does not depend on it. The split is
+the same on every machine and for all file names.
 """
 
 import dataclasses
@@ -21,51 +21,51 @@ from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
 from lm.text.parquet import in_groups
 from lm.text.slices import TEST
 
-MAX_OVERSHOOT = 1.5  # of the wanted characters for validation
-MAX_SHARE = 0.1  # of the text of validation, or of test, that one cluster should have
-HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT, math.inf)  # tried in turn if the shorter clusters are far too little
-BATCH_CHARS = 1_000_000  # that are compared at a time
-MAX_NGRAMS = 1 << 23  # that are held, 12 bytes each; of more text a sample decides, by hash
+MAX_OVERSHOOT = 1.5  # times the wanted characters of validation
+MAX_SHARE = 0.1  # fraction of the text of validation, or of test, in one cluster
+HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT, math.inf)  # tried in turn if the shorter clusters have far too little text
+BATCH_CHARS = 1_000_000  # characters compared at a time
+MAX_NGRAMS = 1 << 23  # n-grams in memory, 12 bytes each; of more text, a sample by hash
 DIGEST_BYTES = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitParams:
-    """Which text is for validation and for test, and how much of a cluster may occur in other clusters."""
+    """The sizes of validation and test, and how much of a cluster may occur in other clusters."""
 
-    # of the characters
+    # fraction of the characters
     validation_fraction: Annotated[float, Range(lambda value: 0 < value < 1, "between 0 and 1")]
-    # documents that no stage reads; None: no such split
+    # documents that no stage reads; None: no test split
     test_documents: Annotated[int | None, at_least(1, ", or null for no test split")]
-    # of a cluster's n-grams
+    # fraction of a cluster's n-grams
     max_shared_fraction: Annotated[float, Range(lambda value: 0 <= value <= 1, "0 to 1")]
     near_duplicates: NearDuplicates
 
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """The digests of the documents of a split, and what a warning needs to know."""
+    """The digests of the documents of a split, and facts for warnings."""
 
     digests: frozenset[bytes]
     num_clusters: int
     characters: int
-    longest_share: float  # of the characters, the longest cluster's
+    longest_share: float  # the longest cluster's fraction of the characters
     num_shared: int  # clusters that share more than max_shared_fraction of their n-grams
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """What is chosen for validation and for test, of how much text; all other documents are for training."""
+    """The documents chosen for validation and test; all others are for training."""
 
     validation: Chosen
-    test: Chosen | None  # None if it is not asked for
+    test: Chosen | None  # None if it is not requested
     num_clusters: int
     characters: int
-    longest_fraction: float  # of the characters, the longest cluster's
+    longest_fraction: float  # the longest cluster's fraction of the characters
 
     @property
     def validation_fraction(self) -> float:
-        """Return the fraction of the characters that validation has."""
+        """Return validation's fraction of the characters."""
         return self.validation.characters / self.characters
 
     @property
@@ -88,7 +88,7 @@ def text_sha256(text: str) -> bytes:
 
 
 class Survey:
-    """What a split needs to know of every document: SHA-256, characters, and its n-grams or a sample of them."""
+    """The facts of every document that decide a split: SHA-256, characters, and its n-grams or a sample of them."""
 
     def __init__(self, params: NearDuplicates):
         self.params = params
@@ -97,7 +97,7 @@ class Survey:
         self._blocks, self._num_ngrams, self._highest = [], 0, np.uint64(2**64 - 1)
 
     def collect_ngrams(self, batches: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
-        """Yield the batches unchanged, and keep what is needed of them."""
+        """Yield the batches unchanged, and record the facts of their documents."""
         for texts in batches:
             hashes, offsets = ngram_hashes(texts, self.params)
             numbers = np.arange(len(self.lengths), len(self.lengths) + len(texts), dtype=np.int32)
@@ -107,9 +107,9 @@ class Survey:
             yield texts
 
     def _keep(self, hashes: np.ndarray, documents: np.ndarray) -> None:
-        """Keep the n-grams up to the highest hash, which falls while they are more than MAX_NGRAMS.
+        """Keep the n-grams up to a highest hash, which is lowered while there are more than MAX_NGRAMS.
 
-        Those of later batches are held to the hash that has been reached, so that the batches do not matter.
+        The lowered hash also limits later batches, so the result does not depend on the batches.
         """
         is_kept = hashes <= self._highest
         self._blocks.append((hashes[is_kept], documents[is_kept]))
@@ -124,7 +124,7 @@ class Survey:
             self._num_ngrams = sum(len(each_hashes) for each_hashes, _ in kept_blocks)
 
     def shared_fractions(self, clusters: np.ndarray) -> np.ndarray:
-        """Return of each of the clusters (D,) the fraction of its n-grams that another cluster has too: (D,)."""
+        """Return the fraction of each cluster's n-grams that other clusters also have (D,), given clusters (D,)."""
         hashes, documents = (np.concatenate(arrays) for arrays in zip(*self._blocks, strict=True))
         order = np.argsort(hashes)
         hashes = hashes[order]
@@ -140,13 +140,13 @@ class Survey:
 
 
 def choose_split(texts: Iterable[str], params: SplitParams) -> Split | None:
-    """Return which documents are for validation and for test; None if all documents are one cluster.
+    """Choose the documents of validation and test; return None if all documents are one cluster.
 
-    Each gets at least one cluster, and training too. Raise DataError if there are fewer documents for test than asked.
+    Each split gets at least one cluster. Raise DataError if fewer documents are left for test than requested.
 
-    Clusters that share more than max_shared_fraction come last, those that share least first. A cluster with more than
-    MAX_SHARE of the validation text is taken only if the shorter ones are too little. One that would make the split far
-    too large, and the last of all, stay in training.
+    Clusters that share more than max_shared_fraction come last; among them, those that share least come first. A
+    cluster with more than MAX_SHARE of the validation text is taken only if the shorter ones do not have enough text. A
+    cluster that would make the split far too large is left in training, and so is the last one.
     """
     # Read all documents once. A cluster is known by its first document, and has the length of all its documents.
     survey = Survey(params.near_duplicates)
@@ -157,7 +157,7 @@ def choose_split(texts: Iterable[str], params: SplitParams) -> Split | None:
         return None
     lengths = np.bincount(clusters, survey.lengths, minlength=len(clusters))
 
-    # Order the clusters: those that share little first, and within these and the others by the highest hash.
+    # Order the clusters: those that share little come first, then the others; both are sorted by their highest hash.
     digests = np.frombuffer(survey.digests, f"S{DIGEST_BYTES}")
     rank = np.empty(len(digests), np.int64)
     rank[np.argsort(digests, kind="stable")] = np.arange(len(digests))
@@ -225,9 +225,9 @@ def _take(
 ) -> list[int]:
     """Return the clusters, taken in order, whose sizes give about `wanted`, without long ones if possible.
 
-    The first `num_unshared` of the order share little with others. `lengths` (D,) of clusters are in characters, of
-    which the split should have `wanted_chars`; `sizes` (D,) are in the unit of `wanted`. From `wanted` / `slack` on it
-    is enough, and there is never more than `slack` × `wanted`.
+    The first `num_unshared` of the order share little with others. lengths: characters of each cluster, (D,); the split
+    should have `wanted_chars`. sizes: (D,), in the unit of `wanted`. A total from `wanted` / `slack` to `slack` ×
+    `wanted` is enough; it is never more.
     """
     candidates = order[:-1].tolist()  # the last is always for training
     rounds = [(candidates[:num_unshared], MAX_SHARE), (candidates, 2 * MAX_SHARE)]

@@ -1,4 +1,4 @@
-"""Write tokenizer folders: a vocabulary that is trained here, tiktoken's, one from Hugging Face, or one of a folder.
+"""Write tokenizer folders: a vocabulary that is trained here, tiktoken's, one from Hugging Face, or one in a folder.
 
 A byte-level BPE is written as ranks.tiktoken and as tokenizer.json, which give the same ids. Every folder works
 offline, and `AutoTokenizer.from_pretrained(folder)` opens it.
@@ -95,7 +95,7 @@ def write_from_folder(folder: Path, source: Path) -> dict:
 
 
 def download_ranks(encoding_name: str) -> dict[bytes, int]:
-    """Return the ranks of a tiktoken encoding. IntegrityError for a wrong file, EnvironmentFailure for no file."""
+    """Return the ranks of a tiktoken encoding. Raise IntegrityError for a wrong file, EnvironmentFailure for none."""
     import requests
     import tiktoken
 
@@ -137,10 +137,10 @@ def _check_cache(encoding_name: str) -> list[tuple[Path, str, str]]:
 
 
 def download_tokenizer(repo: str, revision: str, folder: Path) -> str:
-    """Copy a fast tokenizer, verified, from the Hub into a folder; return its commit. Raises EnvironmentFailure."""
+    """Download a fast tokenizer, verified, from the Hub into a folder; return its commit. Raise EnvironmentFailure."""
     from lm.text.sources.hub_client import download, resolve_commit
 
-    # Not by transformers: it continues silently without a tokenizer_config.json if the network fails.
+    # transformers is not used: if the network fails, it continues silently without a tokenizer_config.json.
     commit = resolve_commit(repo, revision, "model")
     for name in (BACKEND, TOKENIZER_CONFIG):
         shutil.copyfile(download(repo, commit, name, "model"), folder / name)
@@ -174,11 +174,11 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     """Write the tokenizer of the folder `source` into an empty folder and return its meta.json.
 
     vocab_size counts the ids that can occur in a token file: the vocabulary, added tokens that are ordinary text, and
-    the id that ends a document. Raises DataError if that id is missing, if ordinary text can give a special token, or
-    if transformers gives other ids than the folder's tokenizer.json.
+    the id that ends a document. Raise DataError if that id is missing, if ordinary text can give a special token, or if
+    transformers and the folder's tokenizer.json give different ids.
     """
     auto = _open_fast(source)
-    if isinstance(auto.chat_template, dict):  # several would be files in a folder, and no stage needs them
+    if isinstance(auto.chat_template, dict):  # several templates would be files in a folder, and no stage needs them
         auto.chat_template = None
     try:
         with _os_errors():
@@ -199,7 +199,7 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
     special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
     eot_id = special_tokens.get(END_OF_TEXT, eos_id)
     if eot_id is None:
-        raise DataError(f"the tokenizer has neither {END_OF_TEXT} nor an eos token, which must end each document")
+        raise DataError(f"the tokenizer has neither {END_OF_TEXT} nor an eos token to end each document")
     _check_ordinary(backend, special_tokens, unk_id)
     ordinary = [token_id for token_id, token in added.items() if not token.special]
     vocab_size = 1 + max([*backend.get_vocab(with_added_tokens=False).values(), *ordinary, eot_id])
@@ -209,7 +209,7 @@ def write_huggingface(folder: Path, source: Path, **origin) -> dict:
 def _open_fast(source: Path):
     """Return the tokenizer of a folder, as transformers reads tokenizer.json; code in the folder never runs.
 
-    AutoTokenizer would build some classes anew, with rules of their own.
+    AutoTokenizer would instead rebuild some tokenizers by the rules of their classes, which can give other ids.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -250,8 +250,7 @@ def _check_auto(folder: Path, backend: Tokenizer, first: tuple[int, ...] = ()) -
 def _check_ordinary(backend: Tokenizer, special_tokens: dict[str, int], unk_id: int | None) -> None:
     """Raise DataError if a text is encoded as a special token, except the unknown token.
 
-    The text is the name of a special token, or what that name stands for as an entry of the vocabulary: Ċ is a line
-    end.
+    The tried texts are the names of special tokens, and these names read as entries of the vocabulary: Ċ is a line end.
     """
     names = {token_id: name for name, token_id in special_tokens.items() if token_id != unk_id}
     spell = spelling_of(backend)
@@ -265,7 +264,7 @@ def _check_ordinary(backend: Tokenizer, special_tokens: dict[str, int], unk_id: 
 
 
 def readable_by_all(config: dict) -> dict:
-    """Return a tokenizer_config.json with names that transformers 4 knows too; they mean the same in transformers 5."""
+    """Return a tokenizer_config.json with names that transformers 4 knows too; they mean the same in version 5."""
     config = dict(config)
     if config.get("tokenizer_class") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"

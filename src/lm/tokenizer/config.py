@@ -31,7 +31,7 @@ class TiktokenParams:
 
 @dataclasses.dataclass(frozen=True)
 class HuggingFaceParams:
-    """The tokenizer of a model repository at `revision`: a commit, or a branch or tag that is resolved."""
+    """The tokenizer of a model repository at `revision`: a commit, a branch or a tag."""
 
     kind: Literal["huggingface"]
     repo: str
@@ -53,6 +53,6 @@ TokenizerParams = BpeParams | TiktokenParams | HuggingFaceParams | FolderParams
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeRuntime:
-    """Number of processes if gigatoken is not used (null: one per core)."""
+    """The number of processes if gigatoken is not used (null: one per core)."""
 
     num_processes: Annotated[int | None, at_least(1, ", or null")]

@@ -12,7 +12,7 @@ from lm.tokenizer.load import Tokenizer
 
 @dataclasses.dataclass
 class TextCounts:
-    """Totals of the chunks counted so far; `sources` has those of each source of a mixture, else nothing."""
+    """Totals of the chunks counted so far; `sources` has those of each source of a mixture, or is empty."""
 
     documents: int = 0
     characters: int = 0

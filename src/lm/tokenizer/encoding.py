@@ -1,4 +1,4 @@
-"""Encode chunks of documents in their order, a few at a time: in a thread, in processes, or here."""
+"""Encode chunks of documents in their order, a few at a time: in a thread, in processes, or in the calling thread."""
 
 import itertools
 import os
@@ -22,13 +22,14 @@ CHUNKS_AHEAD = 4  # enough to keep the thread busy while the caller waits for a 
 
 def encode_with_gigatoken(chunks: Iterable[Chunk], gigatoken: Gigatoken) -> Encoded:
     """Yield each chunk with its ids, in order, from a thread."""
-    # One thread is about as fast as the caller, which reads and writes. Each thread needs a memory of words.
+    # One thread keeps up with the caller, which reads and writes. Each thread needs memory for gigatoken's cache of
+    # words.
     with ThreadPoolExecutor(1) as pool:
         yield from map_in_order(pool, gigatoken.encode, chunks, CHUNKS_AHEAD)
 
 
 def encode_in_processes(chunks: Iterable[Chunk], tokenizer: Tokenizer, num_processes: int) -> Encoded:
-    """Yield each chunk with the tokenizer's own ids, in order, from processes. EnvironmentFailure if one is killed."""
+    """Yield each chunk with the tokenizer's own ids, in order, from processes. Raise EnvironmentFailure if one dies."""
     from concurrent.futures import ProcessPoolExecutor  # slow to import
     from multiprocessing import get_context
 
@@ -51,7 +52,7 @@ def encode_here(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Encoded:
 
 
 def encode_chunk(chunk: Chunk, tokenizer: Tokenizer) -> tuple[np.ndarray, RoundTrip]:
-    """Return the tokenizer's own ids (N,) of a chunk's documents, each followed by eot_id, and what they lose."""
+    """Return the tokenizer's own ids (N,) of a chunk's documents, each followed by eot_id, and their losses."""
     texts = chunk.texts.to_pylist()
     ids, _ = tokenizer.encode_documents(texts)
     check_ids(ids, chunk, tokenizer)

@@ -1,8 +1,8 @@
 """Encode chunks of documents with gigatoken: tiktoken's ids, many times faster (README, "Speed").
 
-tiktoken stays the definition of the ids, because other programs use it. gigatoken has the letters of Unicode 17,
-tiktoken those of Unicode 16, so tiktoken encodes each chunk that has a character unknown to pyarrow, whose Unicode is
-older. tests/support/fuzz.py found no other difference.
+tiktoken defines the ids, because other programs use it. gigatoken knows the letters of Unicode 17 and tiktoken those of
+Unicode 16. So tiktoken encodes each chunk with a character that is unknown to pyarrow, whose Unicode is older.
+tests/support/fuzz.py found no other difference.
 """
 
 import sys
@@ -20,7 +20,7 @@ from lm.tokenizer.round_trip import check_ids
 # id eot_id.
 END = "\U0010ffff"
 
-# The characters that only tiktoken may encode, END among them: those without a category in pyarrow's Unicode.
+# The characters that only tiktoken may encode: those without a category in pyarrow's Unicode, which END is too.
 UNKNOWN_CHARACTER = r"[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Z}\p{C}]"
 
 # Texts that both encode when a tokenizer is opened.
@@ -34,7 +34,7 @@ PROBES = [
     "",
 ]
 
-# gigatoken remembers every word, in up to 9 bytes per byte of text. After this much text a new one takes its place.
+# gigatoken remembers every word, in up to 9 bytes per byte of text. After this much text a new instance replaces it.
 RENEW_AFTER_BYTES = 256 << 20
 
 
@@ -85,7 +85,7 @@ class Gigatoken:
 
     def _renew(self) -> None:
         """Create a new gigatoken after the memory of the old one is free."""
-        import gigatoken  # which a tokenizer of another kind does not need
+        import gigatoken  # other tokenizers do not need it
 
         self._library = gigatoken
         self._backend: Any = None

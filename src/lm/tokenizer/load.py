@@ -26,7 +26,7 @@ META = "meta.json"
 RANKS = "ranks.tiktoken"
 BACKEND = "tokenizer.json"
 REBUILD = "run `dvc repro -f make_tokenizer`"
-# Byte-level BPE, which has a file of ranks, and any other vocabulary: pretokenizer, pattern, whether it has ranks.
+# (pretokenizer, pattern, whether there is a file of ranks) of byte-level BPE, and of any other vocabulary.
 KINDS = [("gpt2", PATTERN, True), (None, None, False)]
 META_FORM = {
     "kind": str,
@@ -151,14 +151,14 @@ class Tokenizer:
         return self._backend.decode(ids, skip_special_tokens=False).encode("utf-8")
 
     def decode_all(self, documents: list[list[int]]) -> list[str]:
-        """Return what `decode` gives for the ids of each document."""
+        """Return the text of the ids of each document, as `decode` gives it."""
         if self.is_byte_level:
             return [self.decode(ids) for ids in documents]
         return self._backend.decode_batch(documents, skip_special_tokens=False)
 
     @functools.cached_property
     def unk_id(self) -> int | None:
-        """Return the id that stands for all text that the vocabulary cannot give; None if there is none."""
+        """Return the id for text that the vocabulary cannot represent; None if there is none."""
         if self.is_byte_level:
             return None
         model = json.loads(self._backend.to_str())["model"]
@@ -201,13 +201,13 @@ class Tokenizer:
 
 
 def read_ranks(path: Path, meta: dict) -> dict[bytes, int]:
-    """Return the ranks of a file. Raise IntegrityError unless meta.json has as many: tiktoken would panic later."""
+    """Return a file's ranks. Raise IntegrityError unless their number fits meta.json: tiktoken would panic later."""
     lines = (line.split() for line in path.read_bytes().splitlines())
     ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     size = len(ranks)
     special_ids = set(meta["special_tokens"].values())
     if (meta["eot_id"], meta["vocab_size"], special_ids) != (size, size + 1, {size}):
-        problem = f"{META} has another eot_id, vocab_size or special token than follows {size} ranks"
+        problem = f"{META} has another eot_id, vocab_size or special token than {size} ranks imply"
         raise IntegrityError(f"{path}: {problem}; {REBUILD}")
     return ranks
 

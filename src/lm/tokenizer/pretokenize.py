@@ -19,7 +19,7 @@ def cut_long_runs(text: str) -> list[str]:
     """Cut a text inside each long run of white space, before its last character, where PATTERN cuts too."""
     if len(text) <= LONG_RUN_CHARS:
         return [text]
-    # A shorter run must not be searched again from each of its characters, so a run begins after another character.
+    # A run begins after another character, so that a shorter run is not searched again from each of its characters.
     runs = re.finditer(rf"(?<!{WHITE_SPACE}){WHITE_SPACE}{{{LONG_RUN_CHARS},}}+", text)
     cuts = [run.end() - 1 for run in runs if run.end() < len(text)]
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])]

@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a text: bytes per token by script and source, unused entries, longest tokens."""
+"""Measure how a vocabulary fits a text: bytes per token by script and source, unused entries, longest tokens."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from lm.tokens.tokenfile import TokenFile, count_ids
 
 SCRIPTS = ("latin", "cyrillic", "cjk", "digits", "punctuation", "white_space", "other", "incomplete")
 NUM_LONGEST = 10
-# In the tables of pyarrow, because Python's own differ between its versions.
+# Patterns for pyarrow's tables of Unicode, because Python's own differ between its versions.
 _FIRST_CHARACTER = {
     "white_space": r"$",  # there is none
     "digits": r"\p{N}",
@@ -23,7 +23,7 @@ _FIRST_CHARACTER = {
 
 
 def measure_vocabulary(train: TokenFile, validation: TokenFile, tokenizer: Tokenizer) -> dict:
-    """Return the card's entry on the tokenizer: results on the training text, and on the sources of validation."""
+    """Return the data card's entry on the tokenizer: results on the training text, and on the sources of validation."""
     counts = count_ids(train.ids, train.vocab_size)
     texts = tokenizer.token_texts
     sizes = tokenizer.token_bytes
@@ -66,7 +66,7 @@ def count_scripts(counts: np.ndarray, texts: dict[int, bytes]) -> dict[str, dict
 
 
 def scripts_of(tokens: list[bytes]) -> list[str]:
-    """Return which of SCRIPTS each token belongs to: that of its first character other than white space.
+    """Return the entry of SCRIPTS of each token: the script of its first character other than white space.
 
     `incomplete`: not whole characters in UTF-8, such as one byte of three. `punctuation` includes symbols.
     """
@@ -85,9 +85,9 @@ def _decode(token: bytes) -> str | None:
 
 
 def count_sources(validation: TokenFile) -> dict[str, dict]:
-    """Return the tokens and bytes per token of each source of a mixture's validation file, {} for another source.
+    """Return the tokens and bytes per token of each source of a mixture's validation file, {} without a mixture.
 
-    The sources follow one another there; `sources` of the sidecar tells the documents and bytes of each.
+    The sources follow one another in the file; `sources` of the sidecar has the documents and bytes of each.
     """
     sources = validation.meta.get("sources") or {}
     bounds = np.concatenate([[0], validation.spans[:, 1]])  # of the documents

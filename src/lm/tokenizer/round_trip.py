@@ -1,8 +1,8 @@
 """Check that ids stand for their text, and count what a tokenizer loses.
 
-A text that its ids do not give back has bits per byte that are too low.
+If ids do not give back their text, bits per byte are too low.
 
-The bytes are those of the text as it was, and a model need not predict what the tokenizer has thrown away: an unknown
+The bytes are those of the original text, but the model need not predict what the tokenizer has dropped: an unknown
 word, an upper-case letter, an accent, white space. A byte-level vocabulary loses nothing.
 """
 
@@ -32,7 +32,7 @@ def count_losses(ids: np.ndarray, texts: list[str], tokenizer: Tokenizer) -> Rou
     ends = np.flatnonzero(ids == tokenizer.eot_id)
     documents = [document[:-1].tolist() for document in np.split(ids, ends[:-1] + 1)]
     decoded = tokenizer.decode_all(documents)
-    # Tokenizers of SentencePiece add a space before the first word, which only some decoders take away.
+    # Tokenizers of SentencePiece add a space before the first word. Only some decoders remove it.
     pairs = zip(texts, decoded, strict=True)
     num_changed = sum(text.removeprefix(" ") != back.removeprefix(" ") for text, back in pairs)
     num_unknown = 0 if tokenizer.unk_id is None else int(np.count_nonzero(ids == tokenizer.unk_id))

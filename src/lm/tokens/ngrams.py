@@ -75,7 +75,7 @@ def _shared_begins(ids: np.ndarray, start: int, end: int, others: np.ndarray, eo
 
 
 def _find_shared(known: np.ndarray, others: np.ndarray, n: int) -> np.ndarray:
-    """Return which of the sorted hashes (K,) n-grams of `others` (M,) have: (K,) bool, of equal ones the first."""
+    """Return which of the sorted hashes (K,) occur in `others` (M,): (K,) bool, True for the first of equal hashes."""
     is_shared = np.zeros(len(known), bool)
     if len(known) == 0:
         return is_shared
@@ -116,7 +116,7 @@ def count_shared(ids: np.ndarray, others: np.ndarray, eot_id: int, n: int) -> It
 
     Each document ends with its eot_id, which is not counted. See `shared_blocks`.
     """
-    # Of the document whose end was not seen yet:
+    # Counts of the document whose end was not seen yet.
     open_tokens = 0
     open_shared = 0
     for start, is_shared in shared_blocks(ids, others, eot_id, n):

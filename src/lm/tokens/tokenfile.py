@@ -133,7 +133,7 @@ def _check_size(path: Path, meta: dict) -> None:
 def check_content(path: Path, meta: dict) -> None:
     """Read a file once. Raise IntegrityError for another SHA-256, else for the first id outside the vocabulary.
 
-    The SHA-256 says that the file is the one of its sidecar. A sidecar of other software may describe bad ids.
+    The SHA-256 shows that the file belongs to its sidecar. A sidecar that other software wrote may describe wrong ids.
     """
     dtype = DTYPES[meta["dtype"]]
     vocab_size = meta["tokenizer"]["vocab_size"]
@@ -153,7 +153,7 @@ def check_content(path: Path, meta: dict) -> None:
 
 
 def _describe_outside(ids: np.ndarray, position: int, vocab_size: int) -> str:
-    """Return a sentence about the first of ids (n,) outside the vocabulary; they begin at a position of the stream."""
+    """Return a sentence about the first of ids (n,) outside the vocabulary. position: that of ids[0] in the stream."""
     first = int(np.argmax(ids >= vocab_size))
     place = f"token {int(ids[first])} at position {position + first}"
     return f"{place} is outside the vocabulary of {vocab_size}; tokenize again with `dvc repro -f`"
@@ -176,7 +176,7 @@ def count_ids(ids: np.ndarray, vocab_size: int) -> np.ndarray:
 def lossy_fractions(meta: dict) -> dict[str, float]:
     """Return the fraction of the tokens that are unknown, and of the documents that are decoded to another text.
 
-    `meta` is a sidecar; {} if its tokenizer gives back every text of it.
+    Return {} if the tokenizer gives back every text. meta: a sidecar.
     """
     losses = meta.get("round_trip", {})
     if not any(losses.values()):
@@ -190,8 +190,8 @@ def lossy_fractions(meta: dict) -> dict[str, float]:
 def document_spans(tokens: TokenFile) -> np.ndarray:
     """Return where each document begins and where its eot_id ends, in tokens: (N_documents, 2) int64, read-only.
 
-    A document begins where the one before ends, so the rows are views of one array of 8 bytes for each document. A
-    stream of other software may have none.
+    A document begins where the previous one ends, so the rows are views of one array of 8 bytes for each document. A
+    stream that other software wrote may have no document.
     """
     ends = [start + np.flatnonzero(block == tokens.eot_id) + 1 for start, block in blocks_of(tokens.ids)]
     bounds = np.concatenate([[0], *ends])

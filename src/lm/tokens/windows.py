@@ -4,9 +4,9 @@
     order:      a random permutation of these windows, drawn for each epoch
     step s:     windows s·batch_size … (s + 1)·batch_size - 1 of the epochs, one epoch after the other
 
-So each window is used once in an epoch, and over the epochs a window begins at every position. Nothing depends on the
-number of workers or ranks, on evaluations or on resuming. The draws depend on the version of NumPy, which does not
-promise the same ones for ever; the fingerprint of a run therefore has that version.
+So each window is used once in an epoch, and over the epochs a window begins at every position. The windows depend
+neither on the number of workers or ranks, nor on evaluations or resuming. NumPy does not promise the same draws in
+every version, so the fingerprint of a run includes its version.
 """
 
 import bisect
@@ -18,7 +18,7 @@ import psutil
 
 from lm.core.errors import DataError
 
-# The purpose of a generator, so that one seed gives independent draws.
+# The purposes of generators: one seed gives independent draws for each.
 _ORDER = 1
 _OFFSET = 2
 
@@ -32,7 +32,7 @@ def random_generator(*key: int) -> np.random.Generator:
 def shuffled(size: int, seed: int, epoch: int) -> np.ndarray:
     """Return 0 … size - 1 in the random order of an epoch: (size,) uint32, or int64 from 2³² on; read-only.
 
-    It takes 4 bytes a number, and two orders are kept: 8 GB for 10⁹ windows, in each process. 10⁸ numbers take 5 s.
+    An order takes 4 bytes a number, and two are cached: 8 GB for 10⁹ windows, in each process. 10⁸ numbers take 5 s.
     """
     order = np.arange(size, dtype=np.uint32 if size <= 2**32 else np.int64)
     random_generator(seed, epoch, _ORDER).shuffle(order)
@@ -44,7 +44,7 @@ class TokenWindows:
     """Batches of training windows from one stream of token ids."""
 
     def __init__(self, ids: np.ndarray, seq_len: int, batch_size: int, seed: int):
-        """ids: (N,) integer array or memmap; batch_size in sequences. DataError if N < seq_len + 1."""
+        """ids: (N,) integer array or memmap; batch_size in sequences. Raise DataError if N < seq_len + 1."""
         if len(ids) < seq_len + 1:
             raise DataError(
                 f"the training file has {len(ids)} tokens, one window of train.seq_len {seq_len} needs {seq_len + 1}"
@@ -99,7 +99,7 @@ class TokenWindows:
     def readings(self, begin: int, end: int, num_steps: int) -> list[tuple[int, list[tuple[int, int]], int]]:
         """Return where each epoch of the first num_steps steps reads the tokens begin … end - 1, two or more.
 
-        It is (epoch, (step, row) of each window, number of windows): fewer steps than windows if some are not read.
+        Each entry is (epoch, (step, row) of each window that is read, number of windows in the epoch).
         """
         readings = []
         num_windows = num_steps * self.batch_size
@@ -122,8 +122,8 @@ def model_selection_starts(num_tokens: int, num_selected: int, seq_len: int) -> 
     """Return where the windows begin whose tokens select the best model: (W,) int64, ascending.
 
     The stream is cut into non-overlapping windows of `seq_len`. W = num_selected // seq_len of them, at least one and
-    at most all, are taken at even distances: the middles of W equal stretches. So a document has the same part of them
-    as of the whole stream, by which the model is evaluated.
+    at most all, are taken at even distances: the middles of W equal stretches. So a document has about the same share
+    of these windows as of the whole stream, on which the model is evaluated.
     """
     num_windows = max(1, num_tokens // seq_len)
     count = min(num_windows, max(1, num_selected // seq_len))
@@ -132,7 +132,7 @@ def model_selection_starts(num_tokens: int, num_selected: int, seq_len: int) -> 
 
 
 def read_windows(ids: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-    """Return `length` ids from each of `starts` (B,): (B, length) int64, a new array. IndexError past the end."""
+    """Return `length` ids from each of `starts` (B,): (B, length) int64, a new array. Raise IndexError past the end."""
     return ids[starts[:, None] + np.arange(length)].astype(np.int64)
 
 

@@ -1,9 +1,9 @@
 """Run folders: .runs/<fingerprint>/ holds the checkpoints of a run, and its results once it is done.
 
-A checkpoint is the whole state of a run after a step: checkpoint-<step>.pt, and beside it a record with its SHA-256,
-without which it does not count. One list of them serves three purposes. A killed run continues from its newest one, a
-longer run begins with the last one from before the learning rate fell, and `verify --retrain` trains again from one
-that stayed. lm.train.fingerprint names the folders.
+A checkpoint is the whole state of a run after a step: checkpoint-<step>.pt. Beside it is a record with its SHA-256;
+without the record, a checkpoint does not count. Checkpoints serve three purposes. A killed run continues from its
+newest one, a longer run begins with the last one from before the learning rate fell, and `verify --retrain` trains
+again from a retained one. lm.train.fingerprint names the folders.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from lm.core.messages import say
 from lm.model.weights import load_tensors, save_tensors
 from lm.train.config import TrainParams
 
-SAVES_PER_INTERVAL = 50  # times that a checkpoint could be saved between two, so that saving takes 2 % of a run
-LAST_USE = "last_use"  # file in a run folder: how many times a run had begun in .runs when this one last did
-NEWEST = 2  # checkpoints of a run in progress; the second is for the case that the first is damaged
+SAVES_PER_INTERVAL = 50  # saving times between two checkpoints at least, so that saving takes 2 % of a run
+LAST_USE = "last_use"  # file in a run folder: the number of its last use, counted over all runs in .runs
+NEWEST = 2  # checkpoints kept of a run in progress; the older one serves if the newer one is damaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,36 +53,36 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
     return [Checkpoint(run, int(name.removeprefix("checkpoint-"))) for name in sorted(names)]
 
 
-def save_checkpoint(run: Path, step: int, state: dict, staying: Collection[int] = ()) -> None:
-    """Write the checkpoint of a step, and then its record; delete all but the last two and those of steps that stay."""
+def save_checkpoint(run: Path, step: int, state: dict, retained: Collection[int] = ()) -> None:
+    """Write the checkpoint of a step, and then its record; keep only it, the previous one and those of `retained`."""
     checkpoint = Checkpoint(run, step)
     sha256 = save_tensors(checkpoint.path, state)
     write_json(checkpoint.record, {"run": run.name, "step": step, "sha256": sha256})
     newest = [checkpoint.step for checkpoint in list_checkpoints(run)[-NEWEST:]]
-    delete_checkpoints(run, {*staying, *newest})
+    delete_checkpoints(run, {*retained, *newest})
 
 
 class CheckpointWriter:
     """Write the checkpoints of a run, one at a time; at the end of the context, wait for the last one.
 
     A run on a GPU trains on while a thread writes. The errors of the thread are those of `save_checkpoint`; the next
-    call raises them, or the end of the context. On a CPU a thread would take a core from training, and its copy of the
-    state memory, to gain less than 1 % of the time of the default run.
+    call raises them, or the end of the context. On a CPU there is no thread: it would take a core from training, and
+    memory for a copy of the state, and save less than 1 % of the time of the default run.
     """
 
-    def __init__(self, run: Path, staying: Collection[int], device: torch.device):
+    def __init__(self, run: Path, retained: Collection[int], device: torch.device):
         self._run = run
-        self._staying = staying
+        self._retained = retained
         self._thread = None if device.type == "cpu" else ThreadPoolExecutor(1)
         self._writing: Future | None = None
 
     def save(self, step: int, state: dict) -> None:
-        """Return once the checkpoint is on the disk; with a thread, once the one before is there and this is copied."""
+        """Return once the checkpoint is on the disk; with a thread, once the previous one is and this one is copied."""
         self.wait()
         if self._thread is None:
-            save_checkpoint(self._run, step, state, self._staying)
+            save_checkpoint(self._run, step, state, self._retained)
         else:
-            self._writing = self._thread.submit(save_checkpoint, self._run, step, copy_to_host(state), self._staying)
+            self._writing = self._thread.submit(save_checkpoint, self._run, step, copy_to_host(state), self._retained)
 
     def check(self) -> None:
         """Raise the error of the last checkpoint, if it could not be written."""
@@ -129,7 +129,7 @@ def delete_checkpoints(run: Path, keep: Collection[int]) -> None:
 def load_checkpoint(checkpoint: Checkpoint, is_verified: bool = False) -> dict:
     """Return the state of a checkpoint; raise IntegrityError if it is damaged or belongs to another run.
 
-    is_verified: another process has compared it with its SHA-256.
+    is_verified: another process has checked its SHA-256.
     """
     record = read_json(checkpoint.record)
     if record.get("run") != checkpoint.run.name:
@@ -139,9 +139,9 @@ def load_checkpoint(checkpoint: Checkpoint, is_verified: bool = False) -> dict:
 
 
 def load_newest_checkpoint(run: Path) -> dict | None:
-    """Return the state of the newest intact checkpoint, or None if there are none.
+    """Return the state of the newest intact checkpoint, or None if there is no checkpoint.
 
-    Raises IntegrityError if all are damaged.
+    Raise IntegrityError if all are damaged.
     """
     found = list_checkpoints(run)
     for checkpoint in reversed(found):
@@ -156,15 +156,15 @@ def load_newest_checkpoint(run: Path) -> dict | None:
 
 
 def interval_s(every_s: float, last_save_s: float) -> float:
-    """Return the seconds from one checkpoint to the next, 0: after every step; longer where saving takes long."""
+    """Return the seconds between checkpoints: `every_s` (0: after every step), or more where saving is slow."""
     return max(every_s, SAVES_PER_INTERVAL * last_save_s) if every_s else 0.0
 
 
-def staying_steps(params: TrainParams, number: int) -> set[int]:
-    """Return the steps whose checkpoints stay when the run is done; none if `number` is 0.
+def retained_steps(params: TrainParams, number: int) -> set[int]:
+    """Return the steps whose checkpoints are retained when the run is done; none if `number` is 0.
 
     They are the steps of `number` validations, spread evenly between the first and the last one of the run, and the
-    step from which on the learning rate falls.
+    step from which the learning rate falls.
     """
     if number == 0:
         return set()
@@ -176,20 +176,20 @@ def staying_steps(params: TrainParams, number: int) -> set[int]:
 
 
 def describe_run(run: Path, length_free: str, params: TrainParams) -> None:
-    """Write run.json: a fingerprint that the run shares with runs of other lengths, and where its rate falls."""
+    """Write run.json: the fingerprint shared with runs of other lengths, and the step from which the rate falls."""
     write_json(run / "run.json", {"length_free": length_free, "decay_begins": params.decay_begins})
 
 
 def extend(run: Path, length_free: str, params: TrainParams) -> None:
-    """Give a run without checkpoints the last one of a run of another length that has the same steps up to there.
+    """Seed a run without checkpoints from a run of another length: with the last checkpoint that both share.
 
-    Two runs have the same steps until the learning rate of one of them falls. Print which run it extends, or why it
-    extends none.
+    Runs that differ only in length have the same steps until the learning rate of one of them falls. Print which run is
+    extended, or why none is.
     """
     if list_checkpoints(run):
         return
 
-    # Find the runs that differ in their length alone, and the checkpoints that they share with this run.
+    # Find the runs that differ only in length, and the checkpoints that they share with this run.
     others: list[Path] = []
     shared: list[Checkpoint] = []
     for path in sorted(run.parent.glob("[!.]*/run.json")):
@@ -218,7 +218,7 @@ def extend(run: Path, length_free: str, params: TrainParams) -> None:
 
 
 def _read_decay_begins(other: Path, length_free: str) -> int | None:
-    """Return the step from which on another run's rate falls, or None if that run differs in more than its length.
+    """Return the step from which another run's rate falls, or None if that run differs in more than its length.
 
     Another run may have been deleted meanwhile, or its record may be damaged: warn, and return None.
     """
@@ -233,7 +233,7 @@ def _read_decay_begins(other: Path, length_free: str) -> int | None:
 
 
 def link_checkpoint(checkpoint: Checkpoint, run: Path) -> None:
-    """Make a checkpoint of another folder one of this run, without a copy where the disk has hard links."""
+    """Add a checkpoint of another folder to this run; copy it only if the disk has no hard links."""
     record = read_json(checkpoint.record)
     check_types(checkpoint.record, record, {"sha256": str}, advice="delete it")
     check_sha256(checkpoint.path, record["sha256"], advice="delete it")

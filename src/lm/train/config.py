@@ -47,7 +47,7 @@ class TrainParams:
     eval_tokens: Count
 
     def __post_init__(self):
-        # What must fit together: one wrong value can break several of these rules, so the first one is named.
+        # Check the values against each other. One wrong value can break several rules, so only the first one is named.
         fits = self.micro_batch_tokens % self.seq_len == 0
         require(fits, "micro_batch_tokens", self.micro_batch_tokens, f"a multiple of seq_len {self.seq_len}")
 
@@ -87,7 +87,7 @@ class TrainParams:
 
     @property
     def decay_begins(self) -> int:
-        """Return the step up to which the learning rates do not depend on the length of the run; 0 for "cosine"."""
+        """Return the step up to which learning rates do not depend on the length of the run; 0 for "cosine"."""
         if self.schedule == "cosine":
             return 0
         return self.max_steps - max(1, round(self.decay_fraction * self.max_steps))
@@ -99,7 +99,7 @@ class TrainParams:
 
     @property
     def micro_batch_size(self) -> int:
-        """Return the sequences that are computed at once, at most; a validation computes as many."""
+        """Return the most sequences that are computed at once, in training and in validation."""
         return self.micro_batch_tokens // self.seq_len
 
 
@@ -114,7 +114,7 @@ class RunParams:
 
 @dataclasses.dataclass(frozen=True)
 class TrainRuntime:
-    """The section `train` of runtime.yaml: how this machine does the work."""
+    """The section `train` of runtime.yaml: settings of this machine, which change no bit in exact numerics."""
 
     checkpoint_every_s: Annotated[float, at_least(0)]
     keep_fingerprints: Count
@@ -146,5 +146,5 @@ def read_params() -> RunParams:
 
 
 def read_runtime() -> TrainRuntime:
-    """Read how this machine trains; raise ParamsError if a value is wrong."""
+    """Read the settings of this machine; raise ParamsError if a value is wrong."""
     return read_section(RUNTIME, "train", TrainRuntime)

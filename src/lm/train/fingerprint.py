@@ -1,4 +1,4 @@
-"""The fingerprint of a run: a hash of what decides its bits, which names the run's folder in .runs.
+"""The fingerprint of a run: a hash of everything that decides its bits; it names the run's folder in .runs.
 
 It covers the parameters, the inputs, the versions of torch, NumPy and numba, and all code that src/train.py can reach:
 its own file and every module of CODE_FOLDERS, the folders that dvc.yaml lists for the stage.
@@ -7,9 +7,9 @@ It does not cover:
 - comments, docstrings and formatting: a run of three days continues after an explanation was reworded;
 - the device, the dtype and the numbers of threads and ranks: in fast numerics `segments` in model.json records
   them, and a run that continues with others warns;
-- the build of torch for a CPU or for CUDA, versions of other packages, and what a person sets in the environment.
+- the build of torch for a CPU or for CUDA, versions of other packages, and environment variables.
 
-Python's own version counts where it writes the same syntax tree in another way.
+Python's version counts only where it writes the same syntax tree differently.
 """
 
 import ast
@@ -37,7 +37,7 @@ def run_fingerprint(
     """Return the 16 hex digits that identify the run which trains this model on these token files.
 
     initial_sha256: of the weights that the run starts from, or None. token_files: for training and for validation.
-    without: names of parameters that do not count.
+    without: names of parameters to ignore.
     """
     train = {name: value for name, value in dataclasses.asdict(params).items() if name not in without}
     deciding = {

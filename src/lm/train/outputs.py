@@ -29,14 +29,14 @@ TIMING = ("tokens", "seconds", "validation_seconds", "saving_seconds")  # the co
 
 
 def write_curves(plots: Path, history: History) -> None:
-    """Write the curves as CSV files, also of a run in progress."""
+    """Write the curves so far as CSV files."""
     validation = [[*row, digest] for row, digest in zip(history.validation, history.digests, strict=True)]
     write_csv(plots / "training.csv", ["step", "tokens", "lr", "train_loss", "grad_norm"], history.train)
     write_csv(plots / "validation.csv", ["step", "tokens", "val_loss", "checkpoint_digest"], validation)
 
 
 def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
-    """Write train.json, the same for the same bits."""
+    """Write train.json, which depends only on the bits of the run."""
     figures = {"val_loss": state.best_loss}
     if state.history.train:
         figures["train_loss"] = state.history.train[-1][3]
@@ -46,7 +46,7 @@ def write_metrics(metrics: Path, state: TrainingState, plan: Plan) -> None:
 
 
 def write_timing(training: Training) -> None:
-    """Write timing.json into the run's folder: the one file with wall-clock times, which no stage has as an output."""
+    """Write timing.json, the only file with wall-clock times, into the run's folder; it is not an output of a stage."""
     state = training.state
     columns = zip(*state.history.timing, strict=True)
     curve = dict(zip(TIMING, columns, strict=True))
@@ -56,7 +56,7 @@ def write_timing(training: Training) -> None:
 
 
 def describe_model(training: Training) -> dict:
-    """Return the entries of model.json that do not depend on the step: what made the model, where, from what."""
+    """Return the entries of model.json that do not depend on the step: the model, its inputs, and the machine."""
     recorded = {name: getattr(training.run.params, name) for name in RECORDED}
     return {**training.run.provenance(), **recorded, "segments": training.state.segments}
 
@@ -99,9 +99,9 @@ def write_results(training: Training) -> None:
 def publish(done: Path, models: Path, metrics: Path, plots: Path) -> None:
     """Copy a finished run to the stage's outputs; each file appears whole.
 
-    Raises IntegrityError, before anything is copied, if a file of the run is not as it was written.
+    Raise IntegrityError, before anything is copied, if a file of the run has changed since it was written.
     """
-    # Check that every file of the run is as it was written.
+    # Check that no file of the run has changed.
     run = done.parent
     advice = _train_from_scratch(run)
     sums = read_json(done / SUMS, advice)

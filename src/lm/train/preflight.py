@@ -25,7 +25,7 @@ from lm.train.optimizers import newton_schulz_flops
 from lm.train.ranks import World
 
 GIB = 1 << 30
-PROCESS_BYTES = GIB // 2  # of a CPU's memory: Python, torch, numba, and what they compile
+PROCESS_BYTES = GIB // 2  # memory of a process: Python, torch, numba, and the code that they compile
 LESS_MEMORY = (
     "lower train.micro_batch_tokens (with train.sampled_vocab_size null the losses stay the same, else another sample "
     "is drawn) or choose a smaller model.name"
@@ -33,7 +33,7 @@ LESS_MEMORY = (
 
 
 class Plan:
-    """Figures derived from the parameters; memory is that of a rank that takes `micro_batch_tokens` at a time."""
+    """The size of a run, from its parameters; memory is that of one rank with `micro_batch_tokens` at a time."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def state_bytes(num_parameters: int, device: str, dtype: torch.dtype) -> int:
-    """Return the bytes of what stays from step to step in a rank: weights, gradients, and moments in float32.
+    """Return the bytes that a rank holds from step to step: weights, gradients, and moments in float32.
 
-    On a CPU the best weights so far are beside it; those of a GPU run are in the CPU's memory. A step in bfloat16 keeps
-    rounded weights too.
+    On a CPU, the best weights so far are added; a run on a GPU keeps them in the CPU's memory. bfloat16 adds rounded
+    weights.
     """
     num_copies = 4 + (device == "cpu")
     rounded = 0 if dtype == torch.float32 else dtype.itemsize
@@ -127,9 +127,9 @@ def activation_bytes(
 
 
 def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str, dtype: torch.dtype) -> int:
-    """Return the bytes of the loss: the logits of some rows, on a GPU their softmax in float32, and the head's.
+    """Return the bytes of the loss: some rows of logits, on a GPU their softmax in float32, the head and its gradient.
 
-    On a GPU it takes more if that is free in the first step (lm.model.kernels.most_logits).
+    On a GPU the loss takes more memory if it is free in the first step (lm.model.kernels.most_logits).
     """
     if numerics == "exact":
         most_rows = kernels_on(device).loss_rows(config.vocab_size)
@@ -144,7 +144,7 @@ def loss_bytes(config: ModelConfig, tokens: int, numerics: Numerics, device: str
 def check_run(params: RunParams, world: World) -> torch.device:
     """Return the device of this process; raise ParamsError or EnvironmentFailure if these ranks cannot train the run.
 
-    It reads no file of the run, so that a wrong parameter is found at once.
+    This reads no file of the run, so that a wrong parameter is found at once.
     """
     reject_unequal_rows(params.train, world)
     check_lengths(PARAMS, params.train.seq_len, params.model_name, params.model.max_seq_len)
@@ -173,7 +173,7 @@ def reject_unequal_rows(params: TrainParams, world: World) -> None:
 
 
 def available_bytes(world: World, device: torch.device) -> int:
-    """Return the bytes of memory that are free for a rank: the ranks of a host share its memory, but no GPU."""
+    """Return the free bytes of memory for a rank. The ranks of a host share its memory, but each has its own GPU."""
     free_bytes = available_memory_bytes(device)
     return free_bytes // world.local_world_size if device.type == "cpu" else free_bytes
 
@@ -181,7 +181,7 @@ def available_bytes(world: World, device: torch.device) -> int:
 def check_memory(plan: Plan, device: str, free_bytes: int) -> list[str]:
     """Return a warning if the run may not fit into a GPU's memory, or an empty list.
 
-    Raises EnvironmentFailure if it does not fit into that of the CPU: the kernel would kill it without a message.
+    Raise EnvironmentFailure if it does not fit into the CPU's memory: the kernel would kill it without a message.
     """
     if plan.memory_bytes <= free_bytes:
         return []
@@ -196,7 +196,7 @@ def check_memory(plan: Plan, device: str, free_bytes: int) -> list[str]:
 def reject_missing_compiler(params: TrainParams, device: torch.device) -> None:
     """Raise EnvironmentFailure if this machine lacks a compiler that the run needs.
 
-    Triton, which compiles the kernels of a GPU, needs one of C; torch.compile needs one of C++ on a CPU.
+    Triton, which compiles the kernels of a GPU, needs a C compiler. On a CPU, torch.compile needs a C++ compiler.
     """
     if params.compile:
         why = "train.compile is true"
@@ -216,7 +216,7 @@ def reject_missing_compiler(params: TrainParams, device: torch.device) -> None:
 
 
 def warnings(plan: Plan, params: TrainParams, config: ModelConfig) -> list[str]:
-    """Return warnings about valid but suspicious settings, and a GPU that stays idle."""
+    """Return warnings about valid but suspicious settings, and about an idle GPU."""
     messages = idle_gpu_warnings()
     seq_len = params.seq_len
     if config.sliding_window >= seq_len and config.full_attention_every > 1:

@@ -1,4 +1,4 @@
-"""What a run prints while it trains and at its end."""
+"""Print the progress of a run, and its result."""
 
 import sys
 import time

@@ -44,7 +44,7 @@ class World:
         return self.rank == 0
 
     def all_reduce_max(self, *values: int) -> tuple[int, ...]:
-        """Return the maximum of each value over all ranks: what one rank wants, all do at the same step."""
+        """Return the maximum of each value over all ranks: a request of one rank reaches all at the same step."""
         if self.world_size == 1:
             return values
         maxima = torch.tensor(values)
@@ -115,9 +115,9 @@ STAGE_PID = "TRAIN_STAGE_PID"  # environment variable of the ranks that the stag
 def start_ranks(world_size: int, arguments: list[str], timeout_s: float) -> None:
     """Run `python *arguments` as `world_size` ranks with torch's own launcher, until all have ended.
 
-    The first signal asks the ranks to save a checkpoint and stop, within `timeout_s`; a second one ends them. Raises
+    The first signal asks the ranks to save a checkpoint and stop within `timeout_s`; a second one ends them. Raise
     Interrupted after a signal, SystemExit with the exit code of a rank that has printed why it failed, or
-    EnvironmentFailure if a rank was killed, after ending the others.
+    EnvironmentFailure, after ending the others, if a rank was killed.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -126,7 +126,7 @@ def start_ranks(world_size: int, arguments: list[str], timeout_s: float) -> None
     received: list[int] = []
 
     def stop(number: int, frame) -> None:
-        """Have the launcher send SIGINT to the ranks. It sends SIGTERM to end them, after a failure or this again."""
+        """Have the launcher send SIGINT to the ranks. After a second signal, or a failure, it ends them by SIGTERM."""
         if received and number == signal.SIGHUP:
             return  # as StopRequest
         received.append(number)
@@ -171,9 +171,9 @@ def parent_stage() -> int | None:
 
 
 def world_from_environment() -> World:
-    """Return the place of this process among the ranks that torchrun or srun started; alone it is SINGLE_PROCESS.
+    """Return this process's rank among those that torchrun or srun started, SINGLE_PROCESS without them.
 
-    Raise EnvironmentFailure in a stage that DVC has started: it would neither lock nor publish its results.
+    Raise EnvironmentFailure in a stage that DVC has started: a rank would neither lock its outputs nor publish results.
     """
     for names in (TORCHRUN, SRUN):
         if all(name in os.environ for name in names):
@@ -189,11 +189,11 @@ def world_from_environment() -> World:
 
 @contextlib.contextmanager
 def joined(world: World, device: torch.device, timeout_s: float) -> Iterator[None]:
-    """Meet the other ranks at MASTER_ADDR:MASTER_PORT, and leave together; one process meets no one.
+    """Join the process group at MASTER_ADDR:MASTER_PORT, and leave it together; do nothing for a single process.
 
-    Inside, all ranks call the same collective operations in the same order. Raises EnvironmentFailure if the ranks do
-    not meet, or if one of them ends or does not answer for `timeout_s`. A stop or a divergence, which all ranks see, is
-    reported by the main rank, or by the stage that started the ranks; the others end with its exit code.
+    Inside, all ranks call the same collective operations in the same order. Raise EnvironmentFailure if the ranks do
+    not meet, or if one of them ends or does not answer for `timeout_s`. All ranks see a stop or a divergence. The main
+    rank, or the stage that started the ranks, reports it; the others end with its exit code.
     """
     if world.world_size == 1:
         yield
@@ -220,7 +220,8 @@ def joined(world: World, device: torch.device, timeout_s: float) -> Iterator[Non
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise
         reason = " ".join(str(error).split())
-        # The rank that failed has printed why. A launcher ends this one meanwhile; without it, one rank speaks first.
+        # The rank that failed has printed why. A launcher ends this one meanwhile; without a launcher, one rank prints
+        # first.
         time.sleep(LAUNCHER_ENDS_S + world.rank)
         lost = f"rank {world.rank} of {world.world_size} lost another rank"
         limit = f"had no answer within train.timeout_s {timeout_s:g} of runtime.yaml"

@@ -1,4 +1,4 @@
-"""A run: what it reads, after all checks, and what it builds before its first step.
+"""A run: the checked files that it reads, and the objects that it builds before its first step.
 
     run = Run.read(files, params)         # parameters, token files, initial weights; the same on every machine
     training = run.start(world, device)   # model, optimizers, windows and the plan, in this process
@@ -44,7 +44,7 @@ class RunFiles:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """What decides the bits of a run. In exact numerics, nothing else does. `start` it once: it trains `initial`."""
+    """Everything that decides the bits of a run in exact numerics. `start` it once only, for it trains `initial`."""
 
     params: TrainParams
     config: ModelConfig
@@ -60,8 +60,9 @@ class Run:
     def read(cls, files: RunFiles, params: RunParams, is_verified: bool = False) -> "Run":
         """Read and check the files.
 
-        is_verified: somebody has read the token files from end to end; this process only maps them. Raises ParamsError,
-        DataError or IntegrityError for files that are damaged, too short, or do not fit each other or the parameters.
+        is_verified: another process has checked the token files from end to end; this process only maps them. Raise
+        ParamsError, DataError or IntegrityError for files that are damaged, too short, or do not fit each other or the
+        parameters.
         """
         # The token files.
         train = open_tokens(files.train, is_verified)
@@ -72,7 +73,7 @@ class Run:
         for tokens in (train, validation):
             check_window_fits(tokens, params.train.seq_len)
 
-        # What the run starts from.
+        # The weights that the run starts from.
         config = params.model.config(train.vocab_size)
         init_from = Path(params.train.init_from)
         tokenizer_sha256 = train.meta["tokenizer"]["sha256"]
@@ -113,9 +114,9 @@ class Run:
         }
 
     def load_checkpoint(self, world: World) -> dict | None:
-        """Return the newest intact state of the run on all ranks, or None if it begins.
+        """Return the newest intact state of the run on all ranks, or None for a new run.
 
-        A new run may begin with a state of a run of another length: the main rank looks for one.
+        A new run may begin with a state of a run of another length, which the main rank looks for.
         """
         saved = None
         if world.is_main:
@@ -128,9 +129,9 @@ class Run:
         return saved
 
     def start(self, world: World, device: torch.device) -> "Training":
-        """Build model, optimizers and windows as before the first step.
+        """Build model, optimizers and windows as they are before the first step.
 
-        Raises EnvironmentFailure if the run does not fit into memory.
+        Raise EnvironmentFailure if the run does not fit into memory.
         """
         dtype = choose_dtype(self.params, device)
 
@@ -147,7 +148,7 @@ class Run:
         return Training(self, device, dtype, plan, warnings, windows, TrainingState(model, optimizers, world))
 
     def plan(self, world: World, device: torch.device, dtype: torch.dtype) -> preflight.Plan:
-        """Return the size of the run, with the memory that one of its ranks takes."""
+        """Return the size of the run, and the memory of one of its ranks."""
         num_rows = step.num_rows_of_rank(world, self.params)
         rows = step.micro_batch_rows(num_rows, self.params)
         return preflight.Plan(
@@ -176,7 +177,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Training:
-    """A run in progress: its state, which each step changes, and what stays the same."""
+    """A run in progress: its state, which each step changes, and its constant parts."""
 
     run: Run
     device: torch.device
@@ -190,7 +191,7 @@ class Training:
     def has_digests(self) -> bool:
         """Return True if validations record a digest of the state.
 
-        In fast numerics on a GPU nothing promises equal bits, and a digest would copy the whole state from it.
+        Fast numerics on a GPU promise no equal bits, and a digest would copy the whole state to the CPU.
         """
         return self.run.params.numerics == "exact" or self.device.type == "cpu"
 

@@ -13,7 +13,7 @@ from lm.core.messages import say
 from lm.model.gemma3 import Gemma3Model
 from lm.train.ranks import SINGLE_PROCESS, World
 
-ACTIVITIES = ("training", "validation", "saving")  # by which the time of a run is counted, without pauses
+ACTIVITIES = ("training", "validation", "saving")  # the time of a run is counted by activity, without pauses
 DIGEST_DIGITS = 12
 
 
@@ -71,12 +71,12 @@ class TrainingState:
             setattr(self, name, saved[name])
 
     def record_machine(self, here: dict) -> None:
-        """Record what the steps from here on are `computed_on` (lm.model.machine); warn if it has changed."""
+        """Record the machine of the following steps (`computed_on` of lm.model.machine); warn if it has changed."""
         before = dict(self.segments[-1]) if self.segments else {}
         before.pop("from_step", None)
         if before == here:
             return
-        # Exact numerics, whose records name a GPU in `gpu`, have the same bits on it.
+        # Records of exact numerics name a GPU in `gpu`, because its bits are the same.
         bits_before = {name: value for name, value in before.items() if name != "gpu"}
         bits_here = {name: value for name, value in here.items() if name != "gpu"}
         may_differ = before and bits_before != bits_here

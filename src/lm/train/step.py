@@ -1,6 +1,6 @@
 """The arithmetic of a training step and of a validation; src/train.py calls these functions in order.
 
-They are part of the fingerprint under which a run resumes (lm.train.fingerprint): a change starts a run of its own.
+They are part of the run's fingerprint (lm.train.fingerprint): after a change, a new run starts.
 """
 
 import math
@@ -30,7 +30,7 @@ def num_rows_of_rank(world: World, params: TrainParams) -> int:
 
 
 def rows_of_rank(world: World, params: TrainParams) -> slice:
-    """Return the rows of a batch that this rank takes: neighbours."""
+    """Return the consecutive rows of a batch that this rank takes."""
     num_rows = num_rows_of_rank(world, params)
     return slice(world.rank * num_rows, (world.rank + 1) * num_rows)
 
@@ -38,9 +38,9 @@ def rows_of_rank(world: World, params: TrainParams) -> slice:
 def micro_batch_rows(num_rows: int, params: TrainParams) -> int:
     """Return the rows of each micro-batch in which a rank computes its `num_rows` rows of a batch.
 
-    They are the most that divide both `num_rows` and `micro_batch_size`, so that all micro-batches are equal. In exact
-    numerics they are `micro_batch_size` for any number of ranks, which lm.train.preflight checks: another size would
-    have other bits.
+    It is the largest number that divides both `num_rows` and `micro_batch_size`, so that all micro-batches are equal.
+    In exact numerics it is `micro_batch_size` for any number of ranks, which lm.train.preflight checks: another size
+    gives other bits.
     """
     return math.gcd(num_rows, params.micro_batch_size)
 
@@ -106,7 +106,7 @@ def compute_gradients(
 
 
 def uniform_draws(step: int, params: TrainParams) -> Tensor | None:
-    """Return the numbers (sampled_vocab_size,) float64 that draw a step's vocabulary, equal in all ranks, or None."""
+    """Return the random numbers of a step's vocabulary, (sampled_vocab_size,) float64, equal in all ranks, or None."""
     if params.sampled_vocab_size is None:
         return None
     rng = np.random.default_rng([params.seed, step])
@@ -263,14 +263,14 @@ def validation_loss(state: TrainingState, tokens, params: TrainParams, dtype: to
 
     Each rank scores every `world_size`-th batch. Batches and the order of the sum are those of one process, so the bits
     are the same.
-    With `compile`, the last batch repeats its last window: another number of rows would need graphs of its own.
+    With `compile`, the last batch repeats its last window: another number of rows would need separate graphs.
     """
     world = state.world
     batch_size = params.micro_batch_size
     starts = model_selection_starts(len(tokens.ids), params.eval_tokens, params.seq_len)
     num_batches = -(-len(starts) // batch_size)
 
-    # Score this rank's batches, and read the losses when all are computed: a GPU waits for each reading.
+    # Score this rank's batches. Read the losses when all are computed, because a GPU waits for each reading.
     scored: list[tuple[int, Tensor]] = []
     for number in range(world.rank, num_batches, world.world_size):
         first = number * batch_size

@@ -10,9 +10,9 @@ CONTINUES = "run the same command again to continue from the last checkpoint"
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Return the signals that ask a run to stop: SIGHUP, of a closed terminal, stays ignored in a run under `nohup`.
+    """Return the signals that ask a run to stop. Under `nohup`, SIGHUP (a closed terminal) remains ignored.
 
-    SIGUSR1 is what a cluster often sends before the time of a job is up.
+    Clusters often send SIGUSR1 shortly before the time of a job is up.
     """
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -22,7 +22,8 @@ def stop_signals() -> list[signal.Signals]:
 class StopRequest:
     """Remember the first signal for the training loop, end the process at the second, restore the handlers at the end.
 
-    stage: the process id of the stage that started this rank, if one did: it asks by SIGINT, and its end asks too.
+    stage: the process id of the stage that started this rank, if one did; its SIGINT, or its end, asks the rank to
+    stop.
     verbose: print that the run will stop.
     """
 

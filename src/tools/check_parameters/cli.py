@@ -1,10 +1,11 @@
-"""Check the values of all parameters, as each stage does before its work in dvc.yaml.
+"""Check the values of all parameters. dvc.yaml runs this before each stage.
 
     python src check_parameters
 
-A stage reads its own sections only. This command reads those of all stages, so that a wrong value is found in the first
-second of `dvc repro`, not when the last stage starts. It is a command beside the stages, not imported by them: no
-value or code of a later stage decides what an earlier one writes. Exit status 2, and a sentence for each wrong value.
+A stage reads only its own sections. This command reads those of all stages, so that a wrong value is found in the first
+second of `dvc repro`, not when the last stage starts. It is a separate command, which stages do not import, so that no
+value or code of a later stage decides what an earlier one writes. It prints a sentence for each wrong value and exits
+with status 2.
 
 In a stage that DVC runs, it also deletes the metrics that the previous run left for later stages.
 """

@@ -1,8 +1,8 @@
 """Delete the metrics that the previous run left for the stages that come later in this one.
 
-DVC deletes the outputs of a stage before it runs it, but not those of the stages after it. These would keep the values
-of the previous run, which is the committed one in the copies of `--temp` and the queue, and `dvc exp show` would print
-them as results of the run that has just begun.
+DVC deletes the outputs of a stage before it runs the stage, but not those of later stages. These would keep the values
+of the previous run, and `dvc exp show` would print them as results of the run that has just begun. In the copies of
+`--temp` and the queue, the previous run is the committed one.
 """
 
 from pathlib import Path
@@ -18,9 +18,9 @@ TRAINING = "train"
 def delete_stale_metrics(stage: str) -> list[Path]:
     """Delete the metrics of later stages that the run will write again; return their paths.
 
-    stage: the stage of dvc.yaml that begins. If it is training, the evaluation is of other weights. Any other stage may
-    write what it wrote before, so that the stages after it do not run. They do run if a parameter of their own, or of
-    training before them, differs from dvc.lock.
+    stage: the stage of dvc.yaml that begins. After training, the evaluation belongs to other weights. Any other stage
+    may write the same bytes as before, so that later stages do not run. They do run if one of their parameters, or of
+    the training before them, differs from dvc.lock.
     """
     stages = read_yaml(PIPELINE)["stages"]
     names = list(stages)  # each after those whose outputs it reads

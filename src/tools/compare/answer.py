@@ -1,4 +1,4 @@
-"""What a terminal shows of a comparison of recorded runs."""
+"""Print a comparison of recorded runs for a person."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +10,15 @@ from tools.record.paths import RAW, TOKENIZER, TRAIN, VALIDATION_SIDECAR
 from tools.record.revision import Revision
 from tools.record.run import Facts
 
-NAMED = 4  # things that differ
+NAMED = 4  # differences that are named
 DIGITS = 12  # of a commit, and of a hash
-MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of the paths of what stages make
+MADE = (str(RAW), str(TOKENIZER), str(TRAIN.parent))  # beginnings of paths that stages make
 
 
 def difference_line(found: Difference, facts: Mapping[str, Facts]) -> str:
     """Return the first NAMED parameters, with the values of A and B, and inputs that differ.
 
-    What stages made from other parameters or code differs too, and is named only if nothing else differs.
+    Outputs of stages with other parameters or code differ too; they are named only if nothing else differs.
     """
     texts = []
     for name, of_a, of_b in different_parameters(found.a, found.b, facts):
@@ -38,7 +38,7 @@ def difference_line(found: Difference, facts: Mapping[str, Facts]) -> str:
 
 
 def summary(found: Comparisons, facts: Mapping[str, Facts], commands: list[str], unfinished: str) -> list[str]:
-    """Return the answers, and what a reader needs to use them, the most important first."""
+    """Return the lines of the answers, the most important first."""
     differences = found.differences
     lines = [*answers(found), unfinished]
     lines += [note.text for each in differences for note in notes_of(each, facts)]
@@ -52,9 +52,10 @@ def summary(found: Comparisons, facts: Mapping[str, Facts], commands: list[str],
 
 
 def groups_to_extend(found: Comparisons) -> list[Group]:
-    """Return the groups of which more seeds are needed, each once, with the runs that are left out.
+    """Return the groups that need more seeds, each once, with the runs that are left out.
 
-    More seeds change nothing between two machines, or if a difference over seeds is shown. A single group needs them.
+    More seeds do not help between two machines, or after a difference over seeds is shown. A single group always needs
+    them.
     """
     if not found.differences:
         return found.groups
@@ -68,7 +69,7 @@ def groups_to_extend(found: Comparisons) -> list[Group]:
 
 
 def cite(found: Comparisons, facts: Mapping[str, Facts], revisions: Sequence[Revision]) -> list[str]:
-    """Return the lines to copy, as Markdown, with the text and the code that the figures are of."""
+    """Return the lines to copy, as Markdown, with the evaluated text and the code of the runs."""
     differs = [difference_line(each, facts) for each in found.differences]
     source = revisions[0].read_json(VALIDATION_SIDECAR)["source"]
     commits = dict.fromkeys(revision.origin[:DIGITS] for revision in revisions)

@@ -54,7 +54,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def unfinished_sentence(states: dict[str, str]) -> str:
-    """Return which runs are left out because they are not finished; `states`: name → state. "" for none."""
+    """Return a sentence that names the runs left out as unfinished, "" without any. states: name → state."""
     if not states:
         return ""
     runs = ", ".join(f"{name} ({state})" for name, state in states.items())
@@ -62,7 +62,7 @@ def unfinished_sentence(states: dict[str, str]) -> str:
 
 
 def commands_for_more_seeds(sides: list[Group], facts: Mapping[str, Facts], given: list[str]) -> list[str]:
-    """Return the commands that run the seeds that sides lack, and compare again; [] if none lacks any.
+    """Return the commands that run the missing seeds of the sides, and compare again; [] if none is missing.
 
     All sides get the same seeds. given: the names of this comparison.
     """
@@ -98,7 +98,7 @@ def unrun_parameters(names: list[str]) -> str:
 def read_tables_and_runs(args: argparse.Namespace) -> list[Run]:
     """Return the runs of the tables and of the revisions among the names, in this order unless a revision is first.
 
-    Raise WrongInput unless the tables number the documents as the validation text of the revisions does.
+    Raise WrongInput unless tables and revisions number their documents alike.
     """
     of_tables = read_tables(args.tables)
     names = [name for name in args.names if Path(name) not in args.tables]

@@ -1,6 +1,6 @@
-"""What differs between recorded runs beside their losses, and the warnings that follow from it.
+"""The differences of recorded runs besides their losses, and the warnings that follow from them.
 
-`facts` are those of all runs by their names (`read_runs`).
+`facts` maps the name of each run to its facts (`read_runs`).
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from tools.record.parameters import differences
 from tools.record.paths import TOKENIZER
 from tools.record.run import DIGEST, SEED, Facts
 
-SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # the context of a token
-VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # what val_loss is of
+SCORED_BY = {"eval.stride_fraction", "train.seq_len", "train.attend_across_documents"}  # decide the context of a token
+VALIDATED_BY = {"train.seq_len", "train.eval_tokens", "train.attend_across_documents"}  # decide the tokens of val_loss
 
 
 def as_in_yaml(value: object) -> str:
@@ -33,7 +33,7 @@ def different_parameters(a: Group, b: Group, facts: Mapping[str, Facts]) -> list
 
 
 def different_inputs(a: Group, b: Group, facts: Mapping[str, Facts]) -> list[tuple[str, list[str], str, str]]:
-    """Return rows (path, files of a folder of code that differ, md5 of A, md5 of B) of code and data."""
+    """Return rows (path, changed files of a folder of code, md5 of A, md5 of B) of code and data."""
     first = facts[a.runs[0].name]
     other = facts[b.runs[0].name]
     rows = []
@@ -53,7 +53,7 @@ def changed_files(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
 def same_until(a: Facts, b: Facts) -> int | None:
     """Return the step of the last validation until which two runs had the same bits; None if the first one differs.
 
-    It is also None without recorded digests of the checkpoints.
+    Return None too without recorded digests of the checkpoints.
     """
     last = None
     for row, other in zip(a.validations, b.validations, strict=False):
@@ -69,7 +69,7 @@ def notes_of(comparison: Difference, facts: Mapping[str, Facts]) -> list[Note]:
     b = comparison.b
     warnings = []
 
-    # What makes the values of both sides incomparable.
+    # Warn if the values of both sides are not comparable.
     for group in (a, b):
         if any(facts[run.name].is_lossy for run in group.runs):
             warnings.append(
@@ -82,17 +82,17 @@ def notes_of(comparison: Difference, facts: Mapping[str, Facts]) -> list[Note]:
     if other_way := validation_points_the_other_way(comparison, facts):
         warnings.append(Note("validation_loss", other_way))
 
-    # What a run that starts from another model has seen before.
+    # Warn if a run starts from a model that has seen validation text.
     for group in (a, b):
         for seen in sorted({facts[run.name].seen for run in group.runs} - {""}):
             warnings.append(Note("seen_by_start", f"`{group.name}`: {seen}."))
 
-    # What makes a score on the test split one that was chosen.
+    # Warn if earlier evaluations on the test split may have chosen a run.
     for group in (a, b):
-        looks = max(facts[run.name].num_earlier_looks for run in group.runs)
-        if looks:
+        evaluations = max(facts[run.name].num_earlier_evaluations for run in group.runs)
+        if evaluations:
             found = f"`{group.name}` was run after other models were scored on the test split"
-            text = f"{found} ({looks} looks in test_reads.csv), and may have been chosen by them."
+            text = f"{found} ({evaluations} evaluations in test_reads.csv), and may have been chosen by them."
             warnings.append(Note("after_test_reads", text))
 
     return warnings
@@ -109,12 +109,12 @@ def validation_points_the_other_way(comparison: Difference, facts: Mapping[str, 
     if str(TOKENIZER) in inputs:
         why = "the tokens of the two hold different text"
     elif names:
-        why = f"`{'`, `'.join(names)}` changes of which tokens it is, and with how much context"
+        why = f"`{'`, `'.join(names)}` changes which tokens it covers, and their context"
     else:
-        why = "it is of some of the tokens only"
+        why = "it covers only some of the tokens"
     return (
         f"The validation loss points the other way ({before:.4f} → {after:.4f} nats per token): {why}. "
-        "Bits per byte are of the whole text."
+        "Bits per byte cover the whole text."
     )
 
 

@@ -15,13 +15,14 @@ from tools.record.run import SEED
 WANTED = 5  # seeds of a configuration
 START = "dvc queue start | cat  # wait until its workers have ended"
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*")  # a string that Hydra's grammar takes without quotes
-WORDS = {"true", "false", "null", "nan", "inf"}  # and that would be other values
+WORDS = {"true", "false", "null", "nan", "inf"}  # strings that Hydra's grammar reads as other values
 
 
 def missing_seeds(used: Collection[object], sides: Sequence[Collection[object]]) -> list[int]:
-    """Return which of the WANTED seeds that all sides of a comparison should have one of them lacks.
+    """Return the seeds that a side, which has `used`, lacks of the WANTED seeds for all sides of a comparison.
 
-    These are the seeds that most sides have, because equal seeds are compared as pairs, then the lowest from 1 on.
+    These are first the seeds that most sides have, because equal seeds are compared as pairs, then the lowest from 1
+    on.
     """
     known = [seed for side in sides for seed in set(side) if isinstance(seed, int)]
     candidates = sorted({*known, *range(1, WANTED + 1)})
@@ -43,7 +44,7 @@ def free_name(wish: str, taken: Iterable[str]) -> str:
 
 
 def pattern_of(name: str, seeds: list[int]) -> str:
-    """Return what names the experiments of `queue_commands` to `compare`: DVC numbers them if they are several."""
+    """Return the pattern that names the experiments of `queue_commands` to `compare`; DVC numbers several of them."""
     return f"{name}-*" if len(seeds) > 1 else name
 
 
@@ -75,7 +76,7 @@ def changed_inputs(inputs: Mapping[str, str]) -> list[str]:
 def settings_of(params: Mapping[str, object]) -> list[str] | None:
     """Return the values for -S that give the parameter files in this folder the values of a run, except its seed.
 
-    None if a value cannot be given in this way: of a preset that the files lack, or a list of texts.
+    None if -S cannot give a value: one of a preset that the files lack, or a list of texts.
     """
     # The parameters here, by file and dotted name.
     files = {"": flatten(read_yaml(PARAMS))}

@@ -23,7 +23,7 @@ FAST = "the same device with the same versions; elsewhere the score is about the
 def read_figures(evaluation: Path, record: dict) -> dict[str, dict]:
     """Return the records around a model.json by name; a token file or a text without its record gives {}.
 
-    Raise IntegrityError if the evaluation is of another model, or a token file is not the one of the training.
+    Raise IntegrityError if the evaluation is of another model, or a token file is not that of the training.
     """
     figures = {
         "evaluation": read_json(evaluation / "details.json"),

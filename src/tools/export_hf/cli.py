@@ -3,9 +3,9 @@
     python src export_hf DIR
     python src export_hf --from DIR MODELS
 
-The card, README.md, is written from the files of the run in this folder. transformers then begins texts as `generate`
-does. Both folders have the tokenizer of the model in `tokenizer/`. An export also has the record of the training, so
-that an import restores its files. Any other text-only Gemma 3 can be imported too.
+The card, README.md, is written from the files of the run in this folder. transformers then begins texts like
+`generate`. Both folders have the tokenizer of the model in `tokenizer/`. An export also has the record of the training,
+so that an import restores its files. Any other text-only Gemma 3 can be imported too.
 """
 
 import argparse

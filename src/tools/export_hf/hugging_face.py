@@ -1,7 +1,7 @@
 """Models as folders: those of data/models, and those of transformers (config.json and safetensors, published names).
 
-A model is read only if lm.model computes exactly the same; pickled weights are never opened. What a reader computes
-from an export is its own code: if the code in src/lm/model was changed, the same weights are another model there.
+A model is read only if lm.model computes exactly the same; pickled weights are never opened. A reader of an export runs
+its own code: if the code in src/lm/model was changed, the same weights are another model there.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ NAMES = {
     "norm_eps": "rms_norm_eps",
     "max_seq_len": "max_position_embeddings",
 }
-# Fields of a published configuration of which lm.model computes one value, or one form, only.
+# Fields of a published configuration for which lm.model supports only one value or one form.
 FIXED = (
     "hidden_activation",
     "attention_bias",
@@ -65,7 +65,7 @@ FIXED = (
     "rope_parameters",
     "query_pre_attn_scalar",
 )
-# What a config.json says of the shape, also under the names before transformers 5.
+# Fields of a config.json that give the shape, including their names before transformers 5.
 READ = {*NAMES.values(), *FIXED, "rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern"}
 
 
@@ -202,7 +202,7 @@ def read_weights(folder: Path, paths: list[Path]) -> dict[str, Tensor]:
             raise IntegrityError(f"{path}: {error}; download it again") from None
         for name, weight in loaded.items():
             if weight.dtype not in FLOATS:
-                raise DataError(f"{path}: {name} is of {weight.dtype}; it must be of floats: quantized is not read")
+                raise DataError(f"{path}: {name} is of {weight.dtype}; it must be of floats, not quantized")
             if not weight.isfinite().all():
                 raise DataError(f"{path}: {name} has values that are not finite; take the weights of an earlier save")
         weights |= loaded
@@ -251,11 +251,11 @@ def write_model(folder: Path, model: Gemma3Model, record: dict, tokenizer: Token
     write_json(folder / RECORD, {name: value for name, value in record.items() if name != "last"})
 
 
-# What a reader of an export computes.
+# Check what a reader of an export computes.
 
 SCORED_TOKENS = 64
 SEED = 0  # of the ids of the window
-SAFETY = 4  # a seventh of the bound, at most, was seen of models whose code is not changed
+SAFETY = 4  # models with unchanged code have differed by a seventh of the bound at most
 
 
 class Agreement(NamedTuple):
@@ -312,8 +312,8 @@ def check_reader(folder: Path, model: Gemma3Model, theirs, eot_id: int) -> None:
     if not found.largest_difference <= found.allowed:  # a loss that is not a number is never close
         losses = f"{found.theirs:.4f} nats per token of a test window, this code {found.ours:.4f}"
         problem = f"transformers computes {losses} (one token differs by {found.largest_difference:.1e})"
-        why = "the code in src/lm/model is not the Gemma 3 that others have, and nothing was written"
-        remedy = "`git diff src/lm/model` shows your change; undo it, and train again what was trained with it"
+        why = "the code in src/lm/model does not compute the published Gemma 3, and nothing was written"
+        remedy = "`git diff src/lm/model` shows your change; undo it, and train again if the model was trained with it"
         raise IntegrityError(f"{folder}: {problem}: {why}; {remedy}")
 
 

@@ -3,10 +3,10 @@
     python src judge HEAD~1
     python src judge best --json
 
-It runs both sides with the same seeds, each in a worktree of its commit, by the code of the base wherever a model is
-scored, until it is decided. A run that was made before is not made again. Exit status: 0 keep, 1 reject, 3 undecided
-after --seeds N, 6 the candidate crashed; another one is no judgement. Each judgement is a row of judgements.csv, and
-the level at which the next one keeps a change follows from the rows before it.
+It runs both sides with the same seeds, each in a worktree of its commit, until the answer is decided. The code of the
+base scores all models. Runs made before are reused. Exit status: 0 keep, 1 reject, 3 undecided after --seeds N, 6 the
+candidate crashed; any other is not a judgement. Each judgement is a row of judgements.csv, and the level at which the
+next one keeps a change follows from the rows before it.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from tools.record.held_out import TEST_READS
 from tools.record.parameters import flatten
 from tools.record.paths import LOCK, METRICS, PARAMS, PLOTS, PRESETS
 
-# What decides no run: results, and words.
+# Files that do not affect a run: results and documentation.
 DECIDES_NOTHING = (*LEFT_OUT, *map(str, (LOCK, METRICS, PLOTS, TEST_READS)))
 DECIDES_NOTHING += ("docs", "tests", "README.md", "CHANGELOG.md")
-# What a candidate may change: it trains. All else prepares or scores text, and is that of the base.
+# Files that a candidate may change: those that train. All others prepare or score text, and are those of the base.
 MAY_CHANGE = (
     *map(str, (PARAMS, PRESETS)),
     "src/train.py",
@@ -39,7 +39,7 @@ MAY_CHANGE = (
     "src/lm/tokenizer",
 )
 SCORES = ("src/lm/model/score.py", "src/lm/model/causality.py")
-# Parameters in which both sides must agree, with the reason.
+# Parameters that must be equal on both sides, with the reason.
 SEED = "train.seed"
 LENGTH = "train.max_tokens"
 AGREE = {
@@ -70,7 +70,7 @@ def read_params(commit: Commit) -> dict[str, object]:
 
 
 def reject_incomparable(base: dict[str, object], candidate: dict[str, object], any_budget: bool) -> None:
-    """Raise WrongInput if the candidate changes how models are scored, or a parameter that must stay as in the base."""
+    """Raise WrongInput if the candidate changes how models are scored, or a parameter that must be equal."""
     for name in base | candidate:
         if name == LENGTH and any_budget:
             continue

@@ -3,7 +3,7 @@
     SEED=1 LOSSES=losses.csv REPOSITORY=.. python src judge_run
 
 `judge` sets these variables: the seed, the table to write, and the folder in which it was started, with the user's own
-text. DVC takes no part, so that nothing that a run leaves behind can serve another one.
+text. DVC is not used, so that no run can reuse files that another one left behind.
 """
 
 import copy
@@ -37,7 +37,7 @@ def read_variable(name: str) -> str:
 
 
 def set_parameters(seed: int, repository: Path) -> None:
-    """Write the seed into params.yaml, and the folders of the user's own files, which lie in the repository."""
+    """Write the seed into params.yaml, and the paths of the user's files, which are in the repository."""
     editor = comment_keeping_yaml()
     params = editor.load(PARAMS.read_text(encoding="utf-8"))
     before = copy.deepcopy(params)
@@ -61,7 +61,7 @@ def lacks_files(here: Path, theirs: Path) -> bool:
 def copy_compiled_loops(repository: Path) -> None:
     """Copy the machine code of the loops, whose sources no candidate changes: compiling it takes 15 seconds.
 
-    Numba takes it for a source with the same time only.
+    numba uses it only for a source with the same time.
     """
     for path in EXACT.rglob("*.py"):
         shutil.copystat(repository / path, path)
@@ -72,7 +72,7 @@ def copy_compiled_loops(repository: Path) -> None:
 
 
 def commands_of(stages: tuple[str, ...], pipeline: dict) -> list[str]:
-    """Return the commands of stages in the content of dvc.yaml, each once."""
+    """Return the commands of some stages of dvc.yaml, each once."""
     commands: list[str] = []
     for stage in stages:
         listed = pipeline["stages"][stage]["cmd"]
@@ -90,7 +90,7 @@ def reject_other_run(max_tokens: int, batch_tokens: int) -> None:
 
 
 def write_losses(path: Path) -> None:
-    """Write the loss of each validation document, which has the hash of the text and its number as a name."""
+    """Write the loss of each validation document. A document's name is the hash of the text and its number."""
     source = read_json(VALIDATION_SIDECAR)["source"]
     text = source["text_sha256"][:16]
     losses = read_parquet(DOCUMENT_LOSSES).select(["document", "nats", "utf8_bytes"]).to_pydict()
@@ -101,7 +101,7 @@ def write_losses(path: Path) -> None:
 
 @exit_with_status
 def main(argv: list[str]) -> int:
-    """Run what is missing of the pipeline; return the status of the command that failed, or 0."""
+    """Run the stages that are missing; return the status of the command that failed, or 0."""
     tool_parser("judge_run", __doc__).parse_args(argv)
     seed, losses, repository = (read_variable(name) for name in ("SEED", "LOSSES", "REPOSITORY"))
     set_parameters(int(seed), Path(repository))

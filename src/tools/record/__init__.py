@@ -1,1 +1,1 @@
-"""The record of a run: dvc.lock, parameters, Git and DVC; and what else several tools share."""
+"""The record of a run (dvc.lock, parameters, Git and DVC), and other code that several tools share."""

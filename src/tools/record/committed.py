@@ -39,7 +39,7 @@ class Changes:
 
     not_compared: str = ""  # why the two were not compared; then all lists are empty
     parameters: Sequence[Difference] = ()
-    inputs: Sequence[str] = ()  # paths of code, packages and text of the user's own
+    inputs: Sequence[str] = ()  # paths of code, packages and the user's own text
     outputs: Sequence[str] = ()  # paths
     num_outputs: int = 0
     gpus: Sequence[str] = ()  # that model.json names, if nothing else differs in data/models
@@ -69,17 +69,17 @@ class Changes:
             return f"Bitwise identical to the committed run (all {self.num_outputs} outputs){machine}{although}."
         differ = f"{len(self.outputs)} of {self.num_outputs} outputs differ"
         if causes:
-            return f"Another run than the committed one: {changed} changed; {differ}."
+            return f"Differs from the committed run: {changed} changed; {differ}."
         return f"Not bitwise identical to the committed run: {differ}, although code and parameters are the same."
 
     @property
     def explanation(self) -> str:
-        """Return why the bits differ although nothing else does, and where that is explained; "" in other cases."""
+        """Return why bits differ although nothing else does, and the page that explains it; "" in other cases."""
         if self.not_compared or self.is_identical or self.parameters or self.inputs:
             return ""
         if self.numerics == "fast":
             return f"Fast numerics promise equal bits on one machine only ({PAGE})."
-        return f"This processor or its versions of the packages give other bits ({PAGE})."
+        return f"This processor or these versions of packages give other bits ({PAGE})."
 
 
 def changes_from_commit() -> Changes:
@@ -92,7 +92,7 @@ def changes_from_commit() -> Changes:
     if committed is None:
         return Changes(not_compared="this folder has no commit with a dvc.lock")
 
-    # Inputs are what no stage has made.
+    # Inputs are files that no stage makes.
     outputs_now = now.hashes("outs")
     changed = [each.name for each in differences(committed.hashes("deps"), now.hashes("deps"))]
     inputs = [path for path in changed if path not in outputs_now]
@@ -100,7 +100,7 @@ def changes_from_commit() -> Changes:
     outputs_then = committed.hashes("outs")
     outputs = [each.name for each in differences(outputs_then, outputs_now)]
 
-    # Git itself has metrics and plots. What the two locks record alike must be alike there.
+    # Git itself stores metrics and plots. Where both locks record the same hash, the files must be equal.
     unlike_git = (git("diff", "--name-only", "--relative", "HEAD") or "").splitlines()
     edited = [path for path in unlike_git if path in outputs_now and path not in outputs]
     if edited:
@@ -115,7 +115,7 @@ def changes_from_commit() -> Changes:
             outputs.remove(str(MODELS))
 
     return Changes(
-        # Parameters that presets of other names hold are compared field by field.
+        # Parameters of presets with other names are compared field by field.
         parameters=differences(preset_names_left_out(committed.params), preset_names_left_out(now.params)),
         inputs=inputs,
         outputs=outputs,
@@ -156,15 +156,15 @@ def metric_differences() -> list[Difference]:
 
 @dataclasses.dataclass(frozen=True)
 class Stale:
-    """What is here and not of the run that dvc.lock records."""
+    """Stages, parameters and files here that differ from those of the run in dvc.lock."""
 
-    stages: list[str]  # that never ran, or before their inputs were made again
+    stages: list[str]  # that never ran, or ran before their inputs were made again
     parameters: list[Difference]
-    files: list[str]  # code, packages and text of the user's own
+    files: list[str]  # code, packages and the user's own text
 
 
 def stale(lock: Lock) -> Stale:
-    """Compare the stages, parameters and files that are here with those with which the stages ran."""
+    """Compare the stages, parameters and files here with those that the stages ran with."""
     made = lock.hashes("outs")
     stages = stage_names(PIPELINE.read_text(encoding="utf-8"))
     inputs = {path: md5 for path, md5 in lock.hashes("deps").items() if path not in made}

@@ -1,4 +1,4 @@
-"""Say what made a result: the processor, and the versions of the packages; or which package is missing."""
+"""Describe what made a result, the processor and the versions of packages, or name a missing package."""
 
 import contextlib
 import platform
@@ -11,7 +11,7 @@ from pathlib import Path
 from lm.core.errors import EnvironmentFailure
 
 BITS = Path(__file__).resolve().parents[3] / "requirements" / "bits.txt"
-OTHERS = ("matplotlib", "dvc")  # that draw a result and run the stages
+OTHERS = ("matplotlib", "dvc")  # packages that draw a result and run the stages
 
 
 def processor() -> str:

@@ -1,6 +1,6 @@
 """test_reads.csv: a row for each time that a model was scored on the test split.
 
-The file is in Git, so that everyone sees how often the answer was looked up, and for which weights.
+The file is in Git, so that everyone sees how often the test split was used, and for which weights.
 """
 
 from pathlib import Path
@@ -14,13 +14,13 @@ TEST_READS = Path("test_reads.csv")
 
 
 class HeldOutScore(NamedTuple):
-    """A look at the test split: the score of some weights on a text."""
+    """An evaluation on the test split: the score of some weights on a text."""
 
     commit: str | None  # of HEAD; None without one
     workspace_differs: bool  # from that commit, in any file but test_reads.csv
     weights_sha256: str
     test_sha256: str  # of data/raw/test.parquet
-    stride_tokens: int  # by which the windows moved
+    stride_tokens: int  # from one window to the next
     documents: int
     bits_per_byte: float
     low: float | None  # 95 % interval over documents; None with too few documents
@@ -33,8 +33,8 @@ HEADER = ",".join(HeldOutScore._fields)
 def read_test_reads(path: Path) -> list[HeldOutScore]:
     """Return all evaluations of the test split, the oldest first; [] if there is no file.
 
-    They are those of the last commit and those of the file: `dvc exp apply` replaces the file by an older one. Raise
-    IntegrityError for a line that is not a row.
+    They are those of the last commit and those of the file, because `dvc exp apply` replaces the file by an older one.
+    Raise IntegrityError for a line that is not a row.
     """
     committed = git("-C", str(path.parent), "show", f"HEAD:./{path.name}")
     reads = parse_test_reads(committed, f"{path} of the last commit") if committed else []
@@ -46,7 +46,7 @@ def read_test_reads(path: Path) -> list[HeldOutScore]:
 
 
 def write_test_reads(path: Path, reads: list[HeldOutScore]) -> None:
-    """Write the looks, atomically; an error leaves the file as it was."""
+    """Write the evaluations atomically; an error leaves the file as it was."""
     lines = [HEADER, *map(to_line, reads)]
     write_text(path, "\n".join(lines) + "\n")
 

@@ -1,4 +1,4 @@
-"""dvc.lock: what it records of a run, and whether it is of one run and of the present code.
+"""Read dvc.lock: the record of a run, and whether its stages and the present code belong to one run.
 
 Nothing here imports DVC, which takes a second.
 """
@@ -23,9 +23,9 @@ from lm.core.paths import RUNS, repository_root
 from tools.record.parameters import flatten
 from tools.record.paths import LOCK, MODELS, PIPELINE
 
-MODEL_CODE = ("src/lm/model", "src/lm/tokenizer")  # through which text and weights go when a model is used
+MODEL_CODE = ("src/lm/model", "src/lm/tokenizer")  # code that runs when a model is used
 EVALUATION = "eval"  # the stage that ends a run
-# Inputs that cannot explain a difference: those of stages before and after the model, and what is made from the rest.
+# Inputs that cannot explain a difference: those of stages before and after the model, and files made from the others.
 STAGES_LEFT_OUT = ("fetch", "audit", "plot")
 INPUTS_LEFT_OUT = ("data/models", "data/audit")
 
@@ -100,9 +100,9 @@ def read_committed_lock() -> Lock | None:
 
 
 class Loader(yaml.CSafeLoader):  # pyright: ignore[reportGeneralTypeIssues]
-    """Read what DVC writes by its own rules, those of YAML 1.2: in 5 ms a dvc.lock, for which ruamel.yaml takes 60."""
+    """Read DVC's files by its rules, those of YAML 1.2. A dvc.lock takes 5 ms; ruamel.yaml would take 60."""
 
-    yaml_implicit_resolvers: ClassVar[dict] = {}  # those of YAML 1.1 take 1e-05 for a text, and "on" for true
+    yaml_implicit_resolvers: ClassVar[dict] = {}  # those of YAML 1.1 read 1e-05 as a text, and "on" as true
 
 
 for versions, tag, pattern, first_letters in implicit_resolvers:
@@ -132,7 +132,7 @@ def parse_lock(lock: str, pipeline: str, where: str) -> Lock:
 
 @functools.cache
 def stage_names(pipeline: str) -> list[str]:
-    """Return the names of the stages of a dvc.yaml, which hundreds of runs have in common."""
+    """Return the names of the stages of a dvc.yaml; cached, because hundreds of runs share one."""
     return list(parse_stages(pipeline))
 
 
@@ -143,9 +143,9 @@ def paths_of(stage: dict, kind: str) -> list[Path]:
 
 
 def read_timing(record: dict) -> dict:
-    """Return timing.json of the run of a model.json: {} if it was computed on another machine or is deleted.
+    """Return timing.json of the run of a model.json, {} if the run was computed elsewhere or its folder is deleted.
 
-    Times belong to the machine that computed the run, so no output has them.
+    Times depend on the machine, so no output has them.
     """
     path = repository_root() / RUNS / record.get("fingerprint", "unknown") / "timing.json"
     return read_json(path) if path.exists() else {}
@@ -160,15 +160,15 @@ def changed_files(recorded: Mapping[str, str]) -> list[str]:
 
 
 def wrong_outputs(lock: Lock) -> dict[str, str]:
-    """Return the outputs of which a byte is not the recorded one, each with its recorded hash; every file is read."""
+    """Return the outputs with a byte that is not the recorded one, path → recorded hash; every file is read."""
     outputs = lock.hashes("outs")
     return {path: outputs[path] for path in changed_files(outputs)}
 
 
 def warn_of_changed_code(models: Path) -> None:
-    """Print a warning if the weights in `models` would run through other code than that with which they were trained.
+    """Print a warning if the code of the model has changed since the weights in `models` were trained.
 
-    Only dvc.lock knows the code, so other folders than that of the stage train are not checked.
+    Only dvc.lock records the code, so folders other than that of the stage train are not checked.
     """
     if not (models.is_relative_to(MODELS) and LOCK.exists()):
         return
@@ -190,7 +190,7 @@ def md5_of(path: Path) -> str:
 
 
 def md5_of_file(path: Path) -> str:
-    """Return the MD5 of a file in hex. Raise IntegrityError for a pipe or a device, whose bytes may never come."""
+    """Return the MD5 of a file in hex. Raise IntegrityError for a pipe or a device."""
     with open(reject_special_file(path), "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 

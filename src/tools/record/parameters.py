@@ -1,4 +1,4 @@
-"""Parameters by dotted name: what differs, the presets that the selectors choose, an editor that keeps comments."""
+"""Parameters by dotted name: their differences, the presets that are selected, and an editor that keeps comments."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ def flatten(section: dict, prefix: str = "") -> dict[str, object]:
 
 
 class Difference(NamedTuple):
-    """A name with its value before and now, such as in the committed run; MISSING where one of them lacks it."""
+    """A name with its committed value and its value now; MISSING where one of them lacks it."""
 
     name: str
     committed: Any

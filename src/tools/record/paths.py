@@ -10,7 +10,7 @@ RAW, TOKENIZER, AUDIT, MODELS, EVALUATION = (
 TRAIN, VALIDATION = (Path("data/processed_datasets", name) for name in ("train.bin", "validation.bin"))
 METRICS = Path("metrics")
 PLOTS = Path("plots")
-CURVE = PLOTS / "validation.csv"  # of the validations of a run
+CURVE = PLOTS / "validation.csv"  # validations of a run
 
 MANIFEST = RAW / "manifest.json"
 TOKENIZER_META = TOKENIZER / "meta.json"

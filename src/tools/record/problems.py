@@ -1,4 +1,4 @@
-"""Find the wrong values in the parameter files of a folder: all stages' sections, as the parameters select them."""
+"""Find the wrong values in the parameter files of a folder, in the sections that the parameters select."""
 
 import difflib
 from pathlib import Path
@@ -48,7 +48,7 @@ def find_all_problems(folder: Path = Path()) -> list[str]:
 
 
 def find_unknown_sections(params: Path, others: tuple[Path, ...]) -> list[str]:
-    """Return a sentence for each section of params.yaml that nothing reads, as `-S +NAME=VALUE` adds it."""
+    """Return a sentence for each section of params.yaml that nothing reads, such as one added by `-S +NAME=VALUE`."""
     file_of_section = {section: other.name for other in others for section in read_yaml(other)}
     problems = []
     for section in read_yaml(params):
@@ -63,7 +63,7 @@ def find_unknown_sections(params: Path, others: tuple[Path, ...]) -> list[str]:
 
 
 def find_wrong_lengths(params: Path, presets: Path) -> list[str]:
-    """Return a sentence for each length for which the context of the model is too short."""
+    """Return a sentence for each length that is too long for the context of the model."""
     name = read_section(params, "model.name", str)
     model = read_section(presets, f"models.{name}", ModelParams)
     seq_len = read_section(params, "train.seq_len", int)
@@ -75,9 +75,9 @@ def find_wrong_lengths(params: Path, presets: Path) -> list[str]:
 
 
 def find_wrong_start(params: Path) -> list[str]:
-    """Return a sentence if a folder is at train.init_from, but not one to start from.
+    """Return a sentence if the folder at train.init_from exists but a run cannot start from it.
 
-    A missing one may be pulled by DVC before the training.
+    DVC may pull a missing folder before the training.
     """
     start = params.parent / read_section(params, "train.init_from", str)
     try:

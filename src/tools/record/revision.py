@@ -36,7 +36,7 @@ def check_repository() -> None:
 
 @contextlib.contextmanager
 def explain_failures() -> Iterator[None]:
-    """Raise ParamsError outside a project of DVC, EnvironmentFailure if DVC asks for a user's name in vain."""
+    """Raise ParamsError outside a DVC project, EnvironmentFailure if DVC finds no name of the user."""
     try:
         yield
     except NotDvcRepoError:
@@ -122,7 +122,7 @@ def find_commit(name: str) -> str | None:
             problem += "; the clone has only a part of its history, which `git fetch --unshallow` completes"
         raise ParamsError(f"{name} {problem}")
 
-    # DVC would wait for ever for files that Git cannot read: a partial clone (`git clone --filter`) lacks some, others
+    # DVC would wait forever for files that Git cannot read: a partial clone (`git clone --filter`) lacks some, others
     # may be lost or damaged.
     (commit,) = commits
     objects = git("rev-list", "--objects", "--no-walk", "--missing=print", commit) or ""
@@ -145,7 +145,7 @@ class Revision:
 
     @functools.cached_property
     def _folder(self) -> str:
-        """Return what precedes the paths of a commit if the project is a folder of a larger Git repository."""
+        """Return the folder of the project inside a larger Git repository, as a prefix of the commit's paths."""
         is_commit = self._commit is not None
         return (git("rev-parse", "--show-prefix") or "") if is_commit else ""
 

@@ -29,28 +29,28 @@ from tools.record.revision import Revision
 
 SEED = "train.seed"
 DIGEST = "checkpoint_digest"  # a column of plots/validation.csv
-CODE = ("src/", "requirements.txt")  # inputs that two runs with the same bits may differ in
+CODE = ("src/", "requirements.txt")  # inputs in which two runs with the same bits may differ
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What DVC recorded of a run beside its losses."""
+    """The facts that DVC recorded of a run besides its losses."""
 
     params: dict[str, object]  # by dotted name
     inputs: dict[str, str]  # path → hash of the data and code that the stages read
     tokens_seen: int
-    best_tokens_seen: int  # by the best model
+    best_tokens_seen: int  # until the best model
     num_parameters: int
     train_seconds: float | None  # None: not trained on this machine
     validations: list[dict[str, str]]  # rows of plots/validation.csv as text by column
     is_lossy: bool = False  # whether the tokenizer changes the validation text
-    seen: str = ""  # what the start of the run has seen of the validation text, in words; "" without a start
-    num_earlier_looks: int = 0  # at the test split, for other weights, when this run was recorded
+    seen: str = ""  # how much of the validation text the start of the run has seen, in words; "" without a start
+    num_earlier_evaluations: int = 0  # of other weights on the test split, when this run was recorded
     code: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)  # folder → file → md5, if known
 
     @property
     def configuration(self) -> str:
-        """Return everything that made the run except its seed, as one comparable string."""
+        """Return a key that runs share if they differ only in the seed."""
         others = {name: value for name, value in self.params.items() if name != SEED}
         return json.dumps([others, self.inputs], sort_keys=True)
 
@@ -108,7 +108,7 @@ def read_run(revision: Revision) -> tuple[Run, Facts]:
         num_parameters=model["training"]["parameters"],
         train_seconds=read_timing(model).get("train_seconds"),
         validations=parse_curve(revision.read(CURVE)),
-        num_earlier_looks=num_earlier_looks(revision, model["best"].get("sha256")),
+        num_earlier_evaluations=num_earlier_evaluations(revision, model["best"].get("sha256")),
         is_lossy="lossy_tokenizer" in details,
         seen=describe_seen(details),
         code={path: revision.files_of(path) for path in code},
@@ -129,8 +129,8 @@ def parse_curve(content: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(content.decode("utf-8").splitlines()))
 
 
-def num_earlier_looks(revision: Revision, weights_sha256: str | None) -> int:
-    """Return how many looks at a test split, for other weights, a revision holds: its run may be chosen by them."""
+def num_earlier_evaluations(revision: Revision, weights_sha256: str | None) -> int:
+    """Return how many evaluations of other weights on a test split a revision records; they may have chosen its run."""
     content = revision.read_if_there(TEST_READS)
     reads = parse_test_reads(content, f"{revision.name}: {TEST_READS}") if content else []
     return sum(read.weights_sha256 != weights_sha256 for read in reads)

@@ -1,4 +1,4 @@
-"""What `verify` answers about the run in the workspace: lines for a person, and the same as a mapping for JSON."""
+"""The answer of `verify` about the run in the workspace: lines for a person, and a mapping for JSON."""
 
 import json
 import os
@@ -19,7 +19,7 @@ NUM_LISTED = 12  # lines of a list
 
 
 def describe(changes: Changes, stale: Stale) -> list[str]:
-    """Return the answer: identical or what differs, what the results are not of, and the score."""
+    """Return the answer: identical or not, the differences, the caveats, and the score."""
     lists = {
         "parameters, committed -> now:": table(changes.parameters),
         "inputs that differ:": changes.inputs,
@@ -38,13 +38,13 @@ def describe(changes: Changes, stale: Stale) -> list[str]:
 
 
 def caveats(changes: Changes, stale: Stale) -> list[str]:
-    """Return sentences that say what the outputs are not a result of: the present inputs or code, or this folder."""
+    """Return a sentence for each thing that the outputs are not a result of: present inputs or code, or this folder."""
     lines = []
     if stale.stages:
         stages = ", ".join(stale.stages)
         lines.append(f"Not scored: {stages} did not run on the present inputs yet; run `dvc repro`.")
     if stale.parameters or stale.files:
-        lines.append("The results are of the run before these changes. `dvc repro` computes them again.")
+        lines.append("The results are from before these changes. `dvc repro` computes them again.")
     if stale.parameters:
         lines.append("`make back` undoes the change of parameters, if it is not committed.")
     if stale.files:
@@ -99,11 +99,11 @@ def listed(lines: Sequence[str]) -> list[str]:
     return [f"  {line}" for line in shown]
 
 
-# The commands to go on with.
+# The commands to continue with.
 
 
 def next_commands(changes: Changes, stale: Stale) -> list[tuple[str, str]]:
-    """Return two commands to go on with, each with what it is for."""
+    """Return two commands to continue with, each with its purpose."""
     report = ("python src report", "one page: curves, metrics, samples")
     if stale.parameters or stale.stages:
         return [("dvc repro", "compute what changed"), report]
@@ -124,7 +124,7 @@ def next_commands(changes: Changes, stale: Stale) -> list[tuple[str, str]]:
 
 
 def first_prompt() -> str:
-    """Return the first prompt of the source that says something, on one line; "" if none does."""
+    """Return the first prompt of the source that is not blank, on one line; "" without one."""
     source = read_yaml(PARAMS)["data"]["source"]
     prompts = read_yaml(SOURCES)["sources"].get(source, {}).get("prompts", [])
     return next((prompt.strip() for prompt in prompts if prompt.strip()), "")

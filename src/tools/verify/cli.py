@@ -2,23 +2,24 @@
 
     python src verify
     python src verify --json
-    python src verify --retrain                             # has this code made the weights and losses?
+    python src verify --retrain                             # does this code make these weights and losses?
     python src verify --retrain 450 --weights data/early    # write the weights after step 450
-    python src verify --processor                           # has this machine the committed bits? About a minute
+    python src verify --processor                           # does this machine give the committed bits? A minute
     python src verify --processor short --expect 79c6aa73cfb1    # seconds; with a digest, for `git bisect run`
 
-It compares every byte of the outputs with dvc.lock, then records and metrics with each other, and ends at the first of
-the two that is wrong, with exit status 4 and the command that mends it. Then it compares the run with the last commit,
-and says whether all outputs are identical, or what differs. Exit status 0, also if the run is another one.
+It compares every byte of the outputs with dvc.lock, then records and metrics with each other. At the first error it
+ends with exit status 4 and the command that repairs it. Then it compares the run with the last commit, and says whether
+all outputs are identical, or what differs. The exit status is 0 even if the run differs from the committed one.
 
---retrain also scores random validation documents again, and trains the whole run again if that takes ten minutes or
-less here, else from one validation to the next, chosen at random. It compares each validation on the way with
-plots/validation.csv and, at the steps of the best and the last weights, the tensors with those in data/models. It ends
-with what was shown, and what was not. With STEP it trains to that validation, from the nearest stored checkpoint before
-it, and stores the checkpoint of that step in .runs, where a longer run or another --retrain begins with it.
+--retrain also scores random validation documents again. It trains the whole run again if that takes ten minutes or less
+here, otherwise a random part from one validation to the next. It compares each validation on the way with
+plots/validation.csv and, at the steps of the best and the last weights, the tensors with those in data/models. At the
+end it says what this has shown, and what it has not. With STEP it trains to that validation, from the nearest stored
+checkpoint before it. It stores the checkpoint of that step in .runs, where a longer run or another --retrain can begin
+with it.
 
---processor checks no file. It trains a small fixed run, on the device of runtime.yaml, and compares its weights with
-the committed digests. Exit status 4 and the steps between which they first differ.
+--processor checks no file. It trains a small fixed run on the device of runtime.yaml, and compares its weights with the
+committed digests. If they differ, it names the steps between which they first do, and exits with status 4.
 """
 
 import argparse
@@ -42,7 +43,7 @@ NO_STEP = -1  # the value of --retrain without a step
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Answer as the arguments say. Raise IntegrityError with what is wrong and the command that mends it."""
+    """Answer as the arguments say. Raise IntegrityError with the first error and the command that repairs it."""
     args = parse(argv)
     if args.processor:
         from tools.verify.processor import check_processor  # torch takes seconds to import
@@ -67,7 +68,7 @@ def verify(args: argparse.Namespace) -> None:
         if not args.json:
             print(line, flush=True)
 
-    # The files, to the first fault.
+    # The files, to the first error.
     lock = read_lock()
     num_outputs = check_outputs(lock)
     say(f"ok  {num_outputs} outputs have the bytes of {LOCK}")
@@ -102,7 +103,7 @@ def verify(args: argparse.Namespace) -> None:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Read the arguments. Raise ParamsError for an option without the one that it belongs to."""
+    """Read the arguments. Raise ParamsError for an option without the option that it belongs to."""
     parser = tool_parser("verify", __doc__)
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
     again = parser.add_mutually_exclusive_group()

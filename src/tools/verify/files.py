@@ -1,4 +1,4 @@
-"""Compare every byte of the outputs with dvc.lock, and name the command that brings them back.
+"""Compare every byte of the outputs with dvc.lock, and name the command that restores them.
 
 `dvc status` hashes a file again only if its time, size or inode has changed, and never an object of DVC's cache.
 """
@@ -14,7 +14,7 @@ from tools.record.lock import Lock, md5_of, wrong_outputs
 
 
 def check_outputs(lock: Lock) -> int:
-    """Return the number of outputs. Raise IntegrityError, with one command, if some have not the recorded hash."""
+    """Return the number of outputs. Raise IntegrityError, with one command, if an output has another hash."""
     wrong = wrong_outputs(lock)
     if not wrong:
         return len(lock.hashes("outs"))
@@ -26,14 +26,14 @@ def check_outputs(lock: Lock) -> int:
         problems.append(f"{', '.join(missing)}: missing")
     if changed:
         problems.append(f"{', '.join(changed)}: not what dvc.lock records")
-    raise IntegrityError(f"{'; '.join(problems)}; {mend(wrong)}")
+    raise IntegrityError(f"{'; '.join(problems)}; {repair_command(wrong)}")
 
 
-def mend(wrong: dict[str, str]) -> str:
-    """Say which command brings back outputs, path → recorded hash: from DVC's cache or a remote, or made again.
+def repair_command(wrong: dict[str, str]) -> str:
+    """Return the command that restores outputs (path → recorded hash), from a cache or by running stages.
 
-    DVC keeps a file that exists, and an object of its cache. So what is damaged goes first. A damaged object is not
-    pulled: a remote may have the same damage.
+    DVC keeps files that exist, and objects of its cache, so the command deletes damaged ones first. It does not pull a
+    damaged object, because the remote may have the same damage.
     """
     from dvc.repo import Repo  # takes a second to import
 
@@ -47,14 +47,14 @@ def mend(wrong: dict[str, str]) -> str:
     damaged = [path for path, md5 in objects.items() if path.exists() and md5_of(path) != md5]
 
     if damaged or not are_cached or (missing and not has_remote):
-        again = ["dvc", "repro"]  # which restores what its run cache has
+        again = ["dvc", "repro"]  # it restores outputs that are in its run cache
     else:
         again = ["dvc", "pull" if missing else "checkout", *wrong]
     unwanted = [path for path in wrong if os.path.lexists(path)] + [os.path.relpath(path) for path in damaged]
     removal = f"{shlex.join(['rm', '-rf', *unwanted])} && " if unwanted else ""
     command = f"run `{removal}{shlex.join(again)}`"
     if damaged and has_remote:
-        # `dvc push` takes the files of a folder for there if the remote has the list of them.
+        # `dvc push` assumes that the remote has the files of a folder if it has their list.
         unsound = [path for path in objects if path in damaged or path.suffix == ".dir"]
         names = " ".join(os.path.relpath(path, ".dvc/cache") for path in unsound)
         command += f"; if `dvc pull` brought the damage, delete {names} in the remote, then `dvc push`"

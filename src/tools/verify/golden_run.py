@@ -1,6 +1,6 @@
 """The run whose bits are committed, and digests of its weights: a fixed model on made-up tokens, in exact numerics.
 
-Nothing of it depends on params.yaml or on a file, so that its digests change only with the code that trains.
+It depends neither on params.yaml nor on any file, so its digests change only with the code that trains.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ def train_params(num_steps: int, sampled_vocab_size: int | None = None) -> Train
 
 
 def make_ids(vocab_size: int, num_tokens: int = 100_000) -> np.ndarray:
-    """Return made-up ids (num_tokens,) uint16 that can be learned: documents of 210 tokens, each after an id 0."""
+    """Return made-up, learnable ids, (num_tokens,) uint16: documents of 210 tokens, each after an id 0."""
     position = np.arange(num_tokens, dtype=np.int64)
     document = position // 211
     word = position % 211

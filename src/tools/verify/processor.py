@@ -12,9 +12,9 @@ from tools.verify.golden_run import train
 
 
 def check_processor(run: str, expect: str | None, record: str | None, writes: bool) -> str:
-    """Train a run of RUNS and return a sentence that says that its bits are the committed ones.
+    """Train a run of RUNS and return a sentence that confirms the committed bits.
 
-    Raise IntegrityError with the steps between which they first differ if they are not.
+    Raise IntegrityError with the steps between which the bits first differ.
 
     Args:
         expect: the beginning of a digest, with which the last weights are compared in place of the file.
@@ -49,7 +49,7 @@ def check_processor(run: str, expect: str | None, record: str | None, writes: bo
 
 
 def first_difference(found: dict[str, str], golden: dict[str, str]) -> str | None:
-    """Return between which steps the weights leave the committed ones, or None if they do not."""
+    """Return a sentence with the steps between which the weights first differ from the committed ones, or None."""
     before = "0"
     for step, digest in golden.items():
         if found.get(step) != digest:

@@ -1,4 +1,4 @@
-"""Check records against the files that they describe, and metrics against what they are made of."""
+"""Check records against the files that they describe, and metrics against the results that they are made from."""
 
 import csv
 import re
@@ -21,7 +21,7 @@ HASH = re.compile("[0-9a-f]{8,64}")  # a SHA-256 or its first digits; fewer woul
 
 
 class Link(NamedTuple):
-    """A dotted entry of a record, and the file whose SHA-256, or the first digits of it, the entry is.
+    """A dotted entry of a record that holds the SHA-256 of a file, or its first digits, and that file.
 
     A record is a JSON file, or a parquet file with the entry in its metadata.
     """
@@ -47,7 +47,7 @@ LINKS = [
     Link(paths.MODEL, "seen_sha256", paths.MODELS / "seen_documents.pt"),
     Link(paths.EVALUATION_DETAILS, "weights_sha256", BEST),
 ]
-# A record of what was made from a slice of the text has the hash of its split, and the name of it.
+# A record of a file that was made from a slice of the text has the hash and the name of the split.
 MADE_FROM_TEXT = [
     (paths.TRAIN_SIDECAR, "source.text_sha256", "slice.split"),
     (paths.VALIDATION_SIDECAR, "source.text_sha256", "slice.split"),
@@ -111,7 +111,7 @@ def entries_of(record: Path) -> dict[str, object]:
 
 
 def check_link(link: Link, stage: str) -> None:
-    """Compare an entry with the SHA-256 of its file, if there is one: a downloaded tokenizer names no text."""
+    """Compare an entry, if it exists, with the SHA-256 of its file: a downloaded tokenizer names no text."""
     recorded = entries_of(link.record).get(link.entry)
     if recorded is None:
         return
@@ -124,7 +124,7 @@ def check_link(link: Link, stage: str) -> None:
 
 
 def check_start(lock: Lock) -> None:
-    """Compare the hash of the initial weights in model.json with train.init_from, if that is as the run read it."""
+    """Compare the hash of the initial weights in model.json with train.init_from, unless the latter has changed."""
     folder = str(lock.params["train.init_from"])
     if lock.hashes("deps").get(folder) != md5_of(Path(folder)):
         return

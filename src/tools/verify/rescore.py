@@ -1,4 +1,4 @@
-"""Score validation documents that are drawn at random, and the windows that selected the best weights, once more."""
+"""Score random validation documents, and the windows that selected the best weights, again."""
 
 import sys
 
@@ -20,16 +20,16 @@ from tools.record.paths import AUDIT, DOCUMENT_LOSSES, EVALUATION_DETAILS, MODEL
 from tools.verify.records import read_losses, wrong
 
 RESCORED_TOKENS = 32_768  # a few seconds for the default model; the last document may go beyond
-FAST_TOLERANCE = 1e-3  # by how much a loss in fast numerics may differ elsewhere, as a fraction of it
+FAST_TOLERANCE = 1e-3  # largest relative difference of a loss in fast numerics between machines
 LOSSES = ("nats", "model_selection_nats")
 
 
 def rescore(seed: int) -> list[str]:
-    """Compare losses with the weights in data/models, and return a sentence that says what this has shown.
+    """Compare recorded losses with those of the weights in data/models; return what this has shown.
 
-    They are the losses of the documents that `seed` draws, until these have RESCORED_TOKENS, and the validation loss
-    of the best weights. They must have the same bits in exact numerics, and differ by FAST_TOLERANCE at most in fast
-    ones. Raise IntegrityError with the document or figure that differs.
+    These are the losses of documents that `seed` draws, together RESCORED_TOKENS, and the validation loss of the best
+    weights. They must have the same bits in exact numerics, and differ by FAST_TOLERANCE at most in fast numerics.
+    Raise IntegrityError with the document or figure that differs.
     """
     recorded = read_losses()
     validation = open_tokens(VALIDATION)
@@ -64,7 +64,7 @@ def rescore(seed: int) -> list[str]:
 
 
 def compare_validation_loss(model: Gemma3Model, validation: TokenFile, recorded: float, tolerance: float) -> None:
-    """Raise IntegrityError if the loss by which training selected the best weights is not that of model.json."""
+    """Raise IntegrityError if the loss that selected the best weights in training is not that of model.json."""
     params = read_params().train
     loss = validation_loss(TrainingState(model, []), validation, params, torch.float32)
     if not abs(loss - recorded) <= tolerance * loss:
@@ -72,9 +72,9 @@ def compare_validation_loss(model: Gemma3Model, validation: TokenFile, recorded:
 
 
 def draw_documents(num_tokens: np.ndarray, seed: int) -> np.ndarray:
-    """Return the numbers of random documents, given the tokens (D,) of all: as many as have RESCORED_TOKENS together.
+    """Return the numbers of random documents that have about RESCORED_TOKENS together, given the tokens (D,) of all.
 
-    A last document completes them. If all have fewer, all are drawn.
+    The last drawn document may go beyond. If all documents have fewer tokens, all are drawn.
     """
     order = np.random.default_rng(seed).permutation(len(num_tokens))
     num_before = np.cumsum(num_tokens[order]) - num_tokens[order]
@@ -84,9 +84,9 @@ def draw_documents(num_tokens: np.ndarray, seed: int) -> np.ndarray:
 def compare_tables(
     recorded: dict[str, np.ndarray], again: dict[str, np.ndarray], drawn: np.ndarray, tolerance: float
 ) -> None:
-    """Raise IntegrityError with the first document of which a column differs: of those drawn, if it has losses.
+    """Raise IntegrityError with the first document that differs; losses are compared for the drawn documents only.
 
-    Losses may differ by `tolerance`, as a fraction.
+    tolerance: the largest relative difference of losses.
     """
     for name, values in again.items():
         if name not in recorded or len(recorded[name]) != len(values):

@@ -1,5 +1,4 @@
-"""Train the run in the workspace again, or a part of it, and compare the bits: validations with the curve, and tensors
-with the files in data/models.
+"""Train the run in the workspace again, or a part of it, and compare validations and weights.
 
 The stage train itself does it, in a scratch folder, so that nothing of the workspace changes.
 """
@@ -43,9 +42,9 @@ class Steps(NamedTuple):
 
 
 def retrain(end: int | None, seed: int, weights: Path | None) -> list[str]:
-    """Train the run again, and return sentences that say what this has shown, and what not.
+    """Train the run again, and return sentences that say what this has shown, and what it has not.
 
-    Raise IntegrityError where bits differ, and ParamsError if the run cannot be trained so.
+    Raise IntegrityError if bits differ, and ParamsError if `end` is not a validation.
 
     Args:
         end: the validation to train to, from the nearest stored checkpoint before it; its own checkpoint is stored in
@@ -80,7 +79,7 @@ def retrain(end: int | None, seed: int, weights: Path | None) -> list[str]:
         if "last" in shown:
             compare_metrics(folder)
 
-        # Keep what is wanted.
+        # Store the checkpoint and the weights that are asked for.
         sentences = [conclusion(steps, shown, model)]
         if end is not None:
             sentences.append(store(made, run, curve))
@@ -91,7 +90,7 @@ def retrain(end: int | None, seed: int, weights: Path | None) -> list[str]:
 
 
 def write_weights(folder: Path, state: dict, model: dict) -> None:
-    """Write the weights of a state and their model.json, which has of the run's model.json what holds for them."""
+    """Write the weights of a state and their model.json: the entries of the run's model.json that are true of them."""
     step, tokens, loss = state["history"]["validation"][-1]
     here = {"step": step, "tokens_seen": tokens, "val_loss": loss}
     record = {name: value for name, value in model.items() if name not in OF_FINISHED_RUN}
@@ -156,7 +155,7 @@ def seconds_of_run(model: dict, first: Steps, folder: Path) -> float:
 def train(origin: Checkpoint | None, steps: Steps, fingerprint: str, folder: Path) -> None:
     """Train from a checkpoint, or from the initial weights, to the checkpoint of step `steps.end`, in `folder`.
 
-    What is trained there already stays. Raise UserError, with the exit status of the stage, if the stage fails: it has
+    A run in that folder is continued. Raise UserError, with the exit status of the stage, if the stage fails; it has
     printed why.
     """
     where = f"the checkpoint {origin.path}" if origin else "the initial weights"
@@ -182,7 +181,7 @@ def train(origin: Checkpoint | None, steps: Steps, fingerprint: str, folder: Pat
 
 
 def is_same_machine(state: dict, model: dict) -> bool:
-    """Return whether the last steps of a state were computed on what the run in the workspace records of its own."""
+    """Return whether the last steps of a state were computed on the machine that the run in the workspace records."""
     here, *recorded = [segment | {"from_step": None} for segment in (state["segments"][-1], *model["segments"])]
     return here in recorded
 
@@ -211,9 +210,9 @@ def compare_metrics(folder: Path) -> None:
 
 
 def compare_model(state: dict, model: dict, steps: Steps) -> list[str]:
-    """Return which weights the steps made, of "best" and "last": each tensor is that of the file.
+    """Return which of "best" and "last" the steps made, after comparing each tensor with that of the file.
 
-    Raise IntegrityError if one is not, or if the weights have another step or loss in model.json.
+    Raise IntegrityError if a tensor differs, or if the weights have another step or loss in model.json.
     """
     shown = []
     best_step = model["best"]["step"]
@@ -231,9 +230,9 @@ def compare_model(state: dict, model: dict, steps: Steps) -> list[str]:
 def compare_weights(
     name: str, model: dict, step_and_loss: tuple[int, float], made: dict[str, Tensor], file: Path
 ) -> None:
-    """Raise IntegrityError unless a file has the tensors that were made: names in this order, types, shapes, bytes.
+    """Raise IntegrityError unless a file has the tensors `made`: names in this order, types, shapes, bytes.
 
-    The best or last weights, `name`, have this step and loss in model.json.
+    step_and_loss: those that model.json must give for the weights `name`, "best" or "last".
     """
     recorded_step_and_loss = (model[name]["step"], model[name]["val_loss"])
     if recorded_step_and_loss != step_and_loss:
@@ -244,7 +243,7 @@ def compare_weights(
 
 
 def conclusion(steps: Steps, shown: list[str], model: dict) -> str:
-    """Return what the retrained steps have shown, and what not."""
+    """Return what the retrained steps have shown, and what they have not."""
     if not shown:
         return f"Steps {steps.start} to {steps.end} have the recorded bits. Not shown: the weights."
     weights = f"weights in {MODELS}"
@@ -276,7 +275,7 @@ def check_checkpoint(checkpoint: Checkpoint, curve: dict[int, dict[str, str]]) -
 
 
 def store(checkpoint: Checkpoint, run: Path, curve: dict[int, dict[str, str]]) -> str:
-    """Make a checkpoint one of the run's, unless it has one of this step, and check its digest; return a sentence."""
+    """Add a checkpoint to those of the run, unless it has one of this step, and check its digest; return a sentence."""
     own = Checkpoint(run, checkpoint.step)
     if not own.record.exists():
         link_checkpoint(checkpoint, run)

@@ -20,8 +20,8 @@ from lm.train.checkpoints import (
     load_checkpoint,
     load_newest_checkpoint,
     prune_runs,
+    retained_steps,
     save_checkpoint,
-    staying_steps,
 )
 from support.process import CAP_S
 
@@ -36,14 +36,14 @@ def files_of(run: Path) -> list[str]:
     return sorted(path.name for path in run.iterdir())
 
 
-def save_checkpoints(run: Path, *steps: int, staying: Collection[int] = ()) -> None:
+def save_checkpoints(run: Path, *steps: int, retained: Collection[int] = ()) -> None:
     """Save checkpoints that hold their step alone."""
     for step in steps:
-        save_checkpoint(run, step, {"step": step}, staying)
+        save_checkpoint(run, step, {"step": step}, retained)
 
 
 def test_the_last_two_checkpoints_are_kept_and_those_that_stay(tmp_path):
-    save_checkpoints(tmp_path, 1, 2, 3, 4, 10, staying={2, 20})
+    save_checkpoints(tmp_path, 1, 2, 3, 4, 10, retained={2, 20})
 
     assert steps_of(tmp_path) == [2, 4, 10]
     assert load_newest_checkpoint(tmp_path) == {"step": 10}
@@ -75,10 +75,10 @@ def held_writes(monkeypatch):
     save = checkpoints.save_checkpoint
     held = SimpleNamespace(begun=[], go=threading.Event())
 
-    def wait_and_save(run, step, state, staying):
+    def wait_and_save(run, step, state, retained):
         held.begun.append(step)
         assert held.go.wait(CAP_S)
-        save(run, step, state, staying)
+        save(run, step, state, retained)
 
     monkeypatch.setattr(checkpoints, "save_checkpoint", wait_and_save)
     return held
@@ -146,4 +146,4 @@ def test_checkpoints_stay_between_the_first_and_the_last_validation_and_before_t
 ):
     params = SimpleNamespace(max_steps=max_steps, eval_every_steps=5, decay_begins=decay_begins)
 
-    assert staying_steps(params, number) == expected
+    assert retained_steps(params, number) == expected

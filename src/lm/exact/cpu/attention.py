@@ -1,6 +1,6 @@
 """Attention to windows of more than SHORT_WINDOW tokens, by products of matrices."""
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 import numpy as np
@@ -15,7 +15,7 @@ from lm.exact.cpu.reductions import row_dot
 from lm.exact.cpu.registers import any_layout
 from lm.exact.cpu.softmax import softmax_
 
-BAND = 48  # rows of scores that are computed together: they stay in the cache
+BAND = 48  # rows of scores that are computed together: they fit into the cache
 
 
 @loop

@@ -1,4 +1,4 @@
-"""Numbers of float32 for loops: a number of Python would make a sum float64."""
+"""Float32 constants for loops: a Python number would make a sum float64."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 """Functions of single numbers: exponential, logarithm, sigmoid."""
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 import math

@@ -1,6 +1,6 @@
 """Sums of rows that ids choose."""
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 from torch import Tensor

@@ -1,6 +1,6 @@
 """Cross-entropy."""
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 import numpy as np
@@ -14,8 +14,8 @@ from lm.exact.cpu.products import multiply_rows, pack, tiles_of_part
 from lm.exact.cpu.registers import any_layout
 from lm.exact.cpu.softmax import exponentials_
 
-LOGIT_ROWS = 24  # rows of logits that a thread holds in `token_nats`
-LOSS_ROWS = 512  # rows of logits that the loss holds
+LOGIT_ROWS = 24  # rows of logits in memory per thread in `token_nats`
+LOSS_ROWS = 512  # rows of logits in memory in the loss
 
 
 @loop

@@ -1,6 +1,6 @@
 """The updates of AdamW and of Muon."""
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 from collections.abc import Sequence

@@ -14,12 +14,12 @@ from torch import Tensor
 from lm.exact.cpu.compiled import loop
 from lm.exact.threads import get_num_threads
 
-PART_WORK = 2**18  # operations that are worth a thread: to wake one takes as long
+PART_WORK = 2**18  # operations that are worth a thread: waking one takes as long
 
 
 @functools.cache
 def pool() -> ThreadPoolExecutor:
-    """Return the threads that compute parts of a loop beside the calling one."""
+    """Return the threads that compute parts of a loop besides the calling one."""
     return ThreadPoolExecutor(os.cpu_count() or 1)
 
 

@@ -4,7 +4,7 @@ The second matrix is packed: its columns are copied to panels of COLUMNS columns
 columns of the result is computed in the registers of the processor.
 """
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 import numpy as np
@@ -17,7 +17,7 @@ from lm.exact.cpu.registers import COLUMNS, add, add_product, any_layout, load_t
 from lm.exact.order import TERMS
 
 ROWS = 6  # of a tile: as many as the registers hold
-VECTOR_WORK = 64  # multiplications and additions of a product that take as long as one simple operation
+VECTOR_WORK = 64  # multiplications and additions of a product per simple operation of equal time
 
 
 @loop

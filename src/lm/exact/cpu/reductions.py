@@ -1,6 +1,6 @@
 """Sums and the largest number of a row."""
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 import numpy as np

@@ -1,11 +1,11 @@
 """A type for numba: float32 numbers of a row that stay in the vector registers of the processor.
 
-numba has no type for vectors, and LLVM does not find by itself the six rows of registers that a fast product needs.
+numba has no vector type, and LLVM does not find the six rows of registers that a fast product needs.
 A `Registers` holds a multiple of WIDTH numbers. Each operation rounds every number as IEEE 754 says, so the width
 decides no bit. The operations are called in compiled loops only.
 """
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 

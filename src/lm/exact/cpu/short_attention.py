@@ -1,6 +1,6 @@
 """Attention to windows of at most SHORT_WINDOW tokens, token by token."""
 
-# A checker of types sees instructions without what numba gives them.
+# Type checkers do not know what numba adds to instructions.
 # pyright: reportCallIssue=false
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Exact numerics on a GPU: Triton kernels with the order of additions of lm.exact.order.
 
-The functions have the names and parameters of lm.exact.cpu, and their results have its bits. A program (a block of
+The functions have the names and parameters of lm.exact.cpu, and give the same bits. A program (a block of
 threads) computes some results from their first to their last term, so nothing is added by atomics or in an order that
 the number of threads could change. Tiles, warps and stages decide how many results are computed at once.
 
@@ -12,10 +12,10 @@ Rules for kernels:
 - `tl.dot(x, y, chain, input_precision="ieee")` adds the terms to the chain by fma, one after the other.
 - Indices that can reach 2**31 are int64.
 
-A result that is not a number has other bits than on a CPU: a GPU has a single NaN.
+The bits of a NaN differ from those on a CPU: a GPU has a single NaN.
 
 kernels.py          the functions that lm.exact.functions calls
-constants.py        what kernels read of lm.exact.order, and other numbers
+constants.py        constants of lm.exact.order for kernels, and other numbers
 launch.py           run a kernel on a grid of programs
 elementary.py       exponential, logarithm, sigmoid
 reductions.py       sums and the largest number of rows

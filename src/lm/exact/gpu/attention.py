@@ -4,7 +4,7 @@ Query head h of H reads the key/value head h // (H // K). A position t of the la
 first[b, t] up to S - T + t.
 """
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false
 
 from collections.abc import Callable
@@ -172,7 +172,7 @@ def run_tiles(kernel: Callable, tile: Tile, num_matrices: int, shape: tuple[int,
 
 
 def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
-    """Return q k^T (B, H, T, S) of what each position sees; the rest is undefined."""
+    """Return q k^T (B, H, T, S) for the positions that each position sees; the rest is undefined."""
     B, T, H, D = q.shape
     S, K = k.shape[1:3]
     tile = SCORES_TILE if T > FLAT_TILE.BM else FLAT_TILE
@@ -185,7 +185,7 @@ def scores_of(q: Tensor, k: Tensor, first: Tensor) -> Tensor:
 def query_sums(weights: Tensor, x: Tensor, first: Tensor) -> Tensor:
     """Return weights x (B, T, H, D) for weights (B, H, T, S) and x (B, S, K, D).
 
-    The weights of what a position does not see are 0.
+    The weights of positions that a position does not see are 0.
     """
     B, H, T, S = weights.shape
     K, D = x.shape[2:]

@@ -1,4 +1,4 @@
-"""What kernels read of lm.exact.order, and other numbers of kernels."""
+"""Constants of lm.exact.order for kernels, and other numbers of kernels."""
 
 import triton.language as tl
 

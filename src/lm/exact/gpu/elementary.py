@@ -1,6 +1,6 @@
 """Functions of single numbers: exponential, logarithm, sigmoid."""
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false
 
 import triton

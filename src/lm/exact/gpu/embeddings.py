@@ -1,6 +1,6 @@
 """Sums of rows that ids choose."""
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportArgumentType=false
 
 import triton

@@ -5,19 +5,19 @@ from collections.abc import Callable
 
 import torch
 
-NUMBERS = 1024  # that a program computes where each result stands for itself
-ROW_NUMBERS = 4096  # that a program holds of rows
+NUMBERS = 1024  # per program of an elementwise kernel
+ROW_NUMBERS = 4096  # in the rows that a program holds
 
 
 def launch(kernel: Callable, grid: tuple[int, ...], *arguments, **constants) -> None:
-    """Run a kernel on a grid of programs, without joined operations; a grid of none runs nothing."""
+    """Run a kernel on a grid of programs without joining operations; an empty grid runs nothing."""
     if min(grid) > 0:
         on_grid = kernel[grid]  # pyright: ignore[reportIndexIssue] - Triton gives kernels this operator
         on_grid(*arguments, enable_fp_fusion=False, **constants)
 
 
 def cdiv(number: int, size: int) -> int:
-    """Return how many blocks of a size hold a number of items."""
+    """Return the number of blocks of `size` items that hold `number` items."""
     return -(-number // size)
 
 

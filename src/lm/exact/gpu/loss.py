@@ -11,8 +11,8 @@ from lm.exact.gpu.launch import cdiv, launch
 from lm.exact.gpu.products import multiply, pack
 from lm.exact.gpu.reductions import row_exponentials, row_max
 
-LOSS_NUMBERS = 2**28  # logits that the loss holds, 1 GiB
-LOSS_ROWS = 4  # of logits that a program computes, each by one warp
+LOSS_NUMBERS = 2**28  # logits in memory in the loss, 1 GiB
+LOSS_ROWS = 4  # rows of logits of a program, each computed by one warp
 ROW_MULTIPLE = 16  # numbers, 64 bytes: a row of logits begins at a multiple of them
 
 

@@ -1,6 +1,6 @@
 """RMS norm, and its gradients."""
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false, reportReturnType=false
 
 import torch

@@ -1,6 +1,6 @@
 """The updates of AdamW and of Muon."""
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false
 
 from collections.abc import Sequence

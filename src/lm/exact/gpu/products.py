@@ -1,6 +1,6 @@
 """Products of matrices (M, K) and (K, N)."""
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from lm.exact.gpu.constants import TERMS, UNROLL
 from lm.exact.gpu.launch import NUMBERS, cdiv, launch
 from lm.exact.gpu.tiles import is_faster_by_chains, tile_for
 
-GROUP = tl.constexpr(8)  # rows of tiles that are computed together: their operands stay in the cache
+GROUP = tl.constexpr(8)  # rows of tiles that are computed together: their operands fit into the cache
 
 
 class TileRange(NamedTuple):

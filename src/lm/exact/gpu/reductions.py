@@ -1,6 +1,6 @@
 """Sums and the largest number of rows."""
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false
 
 import triton

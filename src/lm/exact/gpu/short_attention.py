@@ -3,7 +3,7 @@
 A program computes rows (b, t, h), for windows of up to W positions.
 """
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false, reportArgumentType=false
 
 import torch

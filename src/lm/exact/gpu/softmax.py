@@ -1,6 +1,6 @@
 """Softmax of the scores of attention, and its gradient."""
 
-# A checker of types sees kernels without what Triton gives them.
+# Type checkers do not know what Triton adds to kernels.
 # pyright: reportGeneralTypeIssues=false
 
 import torch
@@ -13,12 +13,12 @@ from lm.exact.gpu.elementary import exp
 from lm.exact.gpu.launch import cdiv, launch
 from lm.exact.gpu.reductions import row_dots, row_exponentials, row_max
 
-SCORE_ROWS = 4  # that a program turns into a softmax, each by one warp
+SCORE_ROWS = 4  # rows of scores of a program, each computed by one warp
 
 
 @triton.jit
 def seen_by(row, is_row, first, T, S, H):
-    """Return the first position (ROWS, 1) that rows of scores (B, H, T, S) see, and the number that they see (ROWS, 1).
+    """Return the first position (ROWS, 1) that rows of scores (B, H, T, S) see, and how many they see (ROWS, 1).
 
     A row that does not exist sees none.
     """

@@ -8,7 +8,7 @@ import torch
 from lm.exact import order
 from lm.exact.gpu.launch import cdiv, num_processors
 
-CHAIN_NUMBERS = 2**26  # sums of chains that a product holds, 256 MiB
+CHAIN_NUMBERS = 2**26  # sums of chains in memory in a product, 256 MiB
 
 
 class Tile(NamedTuple):
@@ -30,11 +30,11 @@ SPEEDS = {
 }
 FLAT_TILE = Tile(16, 64, 32, 2)  # of few rows
 BUSY_WARPS = 8  # warps that keep a multiprocessor busy
-CHAIN_TIME = 0.2  # to write and add the sums of the chains of a product, relative to its time
+CHAIN_TIME = 0.2  # time to write and add the sums of a product's chains, as a fraction of the product's
 
 
 def tile_time(tile: Tile, num_rows: int, num_columns: int, num_matrices: int, device: torch.device) -> float:
-    """Return about how long each term of a product takes: the results of the multiprocessor that has most of them."""
+    """Estimate the time of each term of a product: the number of results of the busiest multiprocessor."""
     num_tiles = cdiv(num_rows, tile.BM) * cdiv(num_columns, tile.BN) * num_matrices
     tiles_of_processor = max(1, cdiv(num_tiles, num_processors(device)))
     num_results = tiles_of_processor * tile.BM * tile.BN
@@ -44,7 +44,7 @@ def tile_time(tile: Tile, num_rows: int, num_columns: int, num_matrices: int, de
 
 @functools.lru_cache(maxsize=1000)
 def tile_for(num_rows: int, num_columns: int, num_matrices: int, device: torch.device) -> Tile:
-    """Return the tile that takes least time."""
+    """Return the tile that takes the least time."""
     if num_rows <= FLAT_TILE.BM:
         return FLAT_TILE
     return min(SPEEDS, key=lambda tile: tile_time(tile, num_rows, num_columns, num_matrices, device))
@@ -56,7 +56,7 @@ def is_faster_by_chains(num_rows: int, num_columns: int, num_terms: int, device:
     num_chains = num_terms // order.TERMS
     size = num_rows * num_columns
 
-    # Not for few rows, a single chain, a last chain that is shorter, or more sums than may be held.
+    # Not for few rows, a single chain, a shorter last chain, or more sums than fit.
     if num_rows <= FLAT_TILE.BM or num_chains < 2:
         return False
     if num_chains * order.TERMS < num_terms or num_chains * size > CHAIN_NUMBERS:

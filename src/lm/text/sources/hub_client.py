@@ -15,7 +15,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Literal, TypeVar
 
-os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # it hangs for minutes if it is announced but out of reach
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # xet hangs for minutes if the Hub offers it and it is out of reach
 
 import httpx2
 import huggingface_hub as hf
@@ -55,7 +55,7 @@ def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path
         with open(blob, "rb") as file:
             _verify(file, blob.name, f"{repo}: {filename} {where}")
     except IntegrityError:
-        if not cached:  # the next run receives it again
+        if not cached:  # the next run downloads it again
             path.unlink()
             blob.unlink(missing_ok=True)
         raise
@@ -63,7 +63,7 @@ def download(repo: str, commit: str, filename: str, repo_type: RepoType) -> Path
 
 
 def retry(call: Callable[[], T]) -> T:
-    """Return call(); repeat it after each of RETRY_WAITS_S if the Hub answers that it cannot now."""
+    """Return call(); repeat it after each of RETRY_WAITS_S if the Hub answers that it is temporarily unavailable."""
     for wait_s in RETRY_WAITS_S:
         try:
             return call()

@@ -32,7 +32,7 @@ class DatasetsFetch:
 
 
 def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:
-    """Write the text column of each split below `folder` and return the manifest; a missing one raises DataError."""
+    """Write the text column of each split below `folder` and return the manifest. Raise DataError if it is missing."""
     from lm.text.sources.hub_client import resolve_commit
 
     commit = resolve_commit(fetch.repo, fetch.revision, "dataset")

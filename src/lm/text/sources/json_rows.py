@@ -1,4 +1,4 @@
-"""Read the texts of JSON: one a line, or one an item of an array."""
+"""Read texts from JSON: one per line, or one per item of an array."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -8,11 +8,11 @@ from lm.core.errors import DataError
 
 COLUMN = "sources.yaml:sources.local.fetch.column"
 EXAMPLE = "a chat by the lines in docs/data.md#your-own-text"
-MISSING = object()  # what an object without the field has
+MISSING = object()  # stands for the value of an absent field
 
 
 def read_json_lines(lines: Iterable[str], column: str) -> Iterator[str | None]:
-    """Yield the text of each line that is not blank: a string, or what an object has in `column`, maybe None.
+    """Yield the text of each nonblank line: a string, or the value of `column` in an object, which may be None.
 
     Raise DataError with the line, at the end if some lines lack the column.
     """
@@ -21,7 +21,7 @@ def read_json_lines(lines: Iterable[str], column: str) -> Iterator[str | None]:
 
 
 def read_json_items(text: str, column: str) -> Iterator[str | None]:
-    """Yield the text of each item of an array, or of one object with the column; none of a blank file.
+    """Yield the text of each item of an array, or of one object with the column; nothing for a blank file.
 
     Raise DataError with the item, at the end if some items lack the column.
     """
@@ -93,7 +93,7 @@ def _texts_of(rows: Iterable[tuple[str, Any]], column: str, unit: str) -> Iterat
 
 
 def _field_of(row: dict, column: str) -> Any:
-    """Return a field by its name, or by its dotted path; of an object that is null, null; or MISSING."""
+    """Return a field by its name or dotted path: None inside an object that is null, MISSING if it is absent."""
     if column in row:
         return row[column]
     value: Any = row

@@ -1,4 +1,4 @@
-"""The kinds of sources, each a section `fetch` of sources.yaml, and what brings their text."""
+"""The kinds of sources, each a section `fetch` of sources.yaml, and the functions that fetch them."""
 
 import dataclasses
 import re

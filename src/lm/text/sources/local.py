@@ -24,11 +24,11 @@ from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams,
 
 Globs = str | tuple[str, ...]
 
-MAX_LISTED = 10  # files that cannot be read
+MAX_LISTED = 10  # unreadable files that a message lists
 OTHER_ENCODINGS = "set sources.yaml:sources.local.fetch.encoding to theirs (files in UTF-8 stay UTF-8)"
 OTHER_UTF_8 = "are UTF-8 and were read so, not in sources.local.fetch.encoding"
-MAX_NAMED = 3  # damaged files
-CELL_CHARS = 32_767  # most characters of a cell in Excel
+MAX_NAMED = 3  # damaged files that a message names
+CELL_CHARS = 32_767  # the most that a cell of Excel holds
 MAX_SHARE_DIFFERENCE = 0.2  # between the shares of the files of a suffix in two splits
 CUT_WHERE = (
     "at chapters or articles into at least 50 documents, as files or by sources.yaml:sources.local.fetch.separator"
@@ -45,7 +45,7 @@ class LocalPath:
 
 @dataclasses.dataclass(frozen=True)
 class LocalFetch:
-    """Which files below local.path are read (the globs `include` and `exclude`), how, and what is for each split."""
+    """Which files below local.path are read (the globs `include` and `exclude`), how, and how they are split."""
 
     kind: Literal["local"]
     include: Globs
@@ -84,7 +84,7 @@ def is_text_encoding(name: str) -> bool:
 
 
 def link_into_copy(path: Path) -> None:
-    """Link the files below a relative `path` into the repository's copy of `--queue`, which lacks what Git ignores."""
+    """Link the files below a relative `path` into DVC's copy of the repository, which lacks files that Git ignores."""
     root = repository_root()
     if path.is_absolute() or root == Path():
         return
@@ -111,7 +111,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
         chosen = _choose_split(files, fetch, fetch.split)
         splits = chosen.names
         for split in splits:
-            # The pass for training counts what is found, and has the null and empty documents.
+            # The training split counts the findings and includes the null and empty documents.
             is_train = split == "train"
             documents = _documents(files, fetch, findings if is_train else Findings())
             chars_by_suffix[split] = Counter()
@@ -135,7 +135,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
 
 
 class Findings:
-    """What a pass over the files has found that a person should know."""
+    """What a user should know about the files, found while reading them."""
 
     def __init__(self):
         self.damaged: list[dict] = []  # files with characters that became U+FFFD, or with NULs
@@ -161,7 +161,7 @@ class Findings:
             self.num_separated_files += num_documents > 1
 
     def warn(self, num_files: int, fetch: LocalFetch) -> None:
-        """Print a warning for each kind of file that may not be what a person expects."""
+        """Print a warning for each kind of surprise in the files."""
         for kind, problem in (
             ("replaced_characters", f"are not {fetch.encoding} and became U+FFFD; {OTHER_ENCODINGS}"),
             ("nul_characters", "are NUL, as a crash or a full disk leaves them; repair the files"),
@@ -225,13 +225,13 @@ def find_files(path: Path, include: Globs, exclude: Globs | None = None) -> list
 
 
 def _matching(path: Path, globs: Globs | None) -> set[Path]:
-    """Return what one of the globs names below a folder."""
+    """Return the paths below a folder that one of the globs matches."""
     return {file for glob in as_tuple(globs) for file in path.glob(glob)}
 
 
 def _files_that_dvc_hashes(folder: Path) -> set[Path]:
     """Return the files below a folder whose changes make DVC run the stage again."""
-    from dvc.fs import localfs  # slow to import, and only own text needs it
+    from dvc.fs import localfs  # slow to import, and used for the user's own text only
     from dvc.ignore import DvcIgnoreFilter
 
     found = DvcIgnoreFilter(localfs, os.getcwd()).find(localfs, os.path.abspath(folder))
@@ -239,7 +239,7 @@ def _files_that_dvc_hashes(folder: Path) -> set[Path]:
 
 
 def _other_files(path: Path, include: Globs) -> str:
-    """Return what to do about a folder that has no file of a glob."""
+    """Return the remedy for a folder in which no file matches a glob."""
     suffixes = {suffix_of(file) or "no suffix" for file in path.rglob("*") if file.is_file()}
     if not suffixes:
         return "put text there"
@@ -260,7 +260,7 @@ def _of_split(
 ) -> Iterator[str | None]:
     """Yield the documents of a split, and count their characters by the suffix of their files.
 
-    Null and empty ones belong to training.
+    Null and empty documents belong to training.
     """
     for suffix, text in documents:
         if (chosen.name_of(text) if text else "train") == name:
@@ -269,7 +269,7 @@ def _of_split(
 
 
 def _warn_of_other_suffixes(chars_by_suffix: dict[str, Counter[str]]) -> None:
-    """Warn if files of a suffix have a far larger or smaller share of another split than of the training split."""
+    """Warn if the share of a suffix differs much between the training split and another one."""
     suffixes = sorted(set().union(*chars_by_suffix.values()))
     for split, chars in chars_by_suffix.items():
         for suffix in suffixes:
@@ -284,7 +284,7 @@ def _warn_of_other_suffixes(chars_by_suffix: dict[str, Counter[str]]) -> None:
 
 
 def _choose_split(files: list[Path], fetch: LocalFetch, params: SplitParams) -> Split:
-    """Return which documents are for validation and test; warn if the split is not as it was asked for."""
+    """Choose the documents of validation and test; warn if the split is not as requested."""
     documents = (text for _, text in _documents(files, fetch, Findings()) if text)
     first_two = list(itertools.islice(documents, 2))
     if not first_two:
@@ -304,7 +304,7 @@ def _choose_split(files: list[Path], fetch: LocalFetch, params: SplitParams) -> 
     if not fraction / MAX_OVERSHOOT <= actual <= fraction * MAX_OVERSHOOT:
         found = f"validation has {actual:.2%} of the characters, not {fraction:.2%} (validation_fraction)"
         why = f"the longest of {split.num_clusters} clusters of near-duplicates has {split.longest_fraction:.1%}"
-        print(f"warning: {found}, as {why}; {CUT}", file=sys.stderr)
+        print(f"warning: {found}, because {why}; {CUT}", file=sys.stderr)
     _warn_of_few("validation", split.validation, params)
     if split.test:
         _warn_of_few("test", split.test, params)
@@ -315,19 +315,18 @@ def _warn_of_few(name: str, chosen: Chosen, params: SplitParams) -> None:
     """Warn if one cluster of a split decides its score, or if its clusters share much with others."""
     if chosen.longest_share > MAX_SHARE:
         found = f"the longest of {chosen.num_clusters} clusters of near-duplicates in {name}"
-        problem = f"has {chosen.longest_share:.0%} of its characters, so that few documents decide the score"
+        problem = f"has {chosen.longest_share:.0%} of its characters, so few documents decide the score"
         print(f"warning: {found} {problem}; add text, or {CUT}", file=sys.stderr)
     if chosen.num_shared:
         limit = f"{params.max_shared_fraction:.0%} of their {params.near_duplicates.ngram_words}-word n-grams"
         found = f"{chosen.num_shared} clusters of near-duplicates in {name} share more than {limit}"
-        print(f"warning: {found} with others (max_shared_fraction), as too few share less", file=sys.stderr)
+        print(f"warning: {found} with others (max_shared_fraction), because too few share less", file=sys.stderr)
 
 
 def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iterator[tuple[str, str | None]]:
-    """Yield the suffix of its file and the text of every document; count what is found in `findings`.
+    """Yield every document, null and empty ones too, as (suffix of its file, text); add to `findings`.
 
-    Null and empty ones too. Raise DataError at the end if files cannot be read, with the first problem of each of the
-    first ten.
+    Raise DataError at the end if files cannot be read, with the first problem of each of the first ten files.
     """
     problems: list[str] = []
     for path in tqdm(files, unit=" files", desc="read", disable=None, leave=False):
@@ -337,7 +336,7 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
             for text in file.documents():
                 num_documents += 1
                 findings.num_cell_limit += file.has_rows and len(text or "") == CELL_CHARS
-                if not problems:  # else the rest is read only for its problems
+                if not problems:  # after a problem, the rest is read only to find others
                     yield suffix_of(path), text
         except DataError as error:
             problems.append(str(error))
@@ -351,7 +350,7 @@ def _documents(files: list[Path], fetch: LocalFetch, findings: Findings) -> Iter
 
 
 def _list_problems(problems: list[str], num_files: int) -> list[str]:
-    """Return the first problems, a line each, and what to do; a remedy that all have is named once."""
+    """Return the first problems, a line each, with their remedies; a remedy that all share is named once."""
     listed = problems[:MAX_LISTED]
     remedies = {problem.partition("; ")[2] for problem in problems}
     remedy = "correct them"

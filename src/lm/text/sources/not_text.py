@@ -1,26 +1,26 @@
-"""Recognize files beside own text that are not text for people: files of systems, stand-ins, documents to convert.
+"""Recognize files that are not readable text: system files, placeholders, documents to convert.
 
-Programs put files of their own beside the user's files. Tools leave a pointer, or a part of a download, in place of a
-file. Their bytes are valid text, so a model would learn them. Files that every system hides are left out, and a warning
-says how many. All others are rejected, because text would be missing.
+Programs put system files beside the user's files. Tools leave a pointer, or a partial download, in place of a file.
+Their bytes are valid text, so a model would learn them. Files that every system hides are left out, and a warning
+counts them. All others are rejected, because text would be missing.
 """
 
 import re
 from pathlib import Path
 
-# Names of files that systems and editors put beside the files of people, and of folders with such files.
+# Names of files that systems and editors put beside a user's files, and of folders with such files.
 SYSTEM_NAMES = re.compile(r".*zone\.identifier|desktop\.ini|(eh)?thumbs\.db|icon\r", re.IGNORECASE | re.DOTALL)
 BACKUPS = re.compile(r".*~|#.*#|.*\.(bak|backup|orig|rej|old|tmp)", re.IGNORECASE | re.DOTALL)
 SYSTEM_FOLDERS = ("$RECYCLE.BIN", "System Volume Information", "@eaDir")
 DVC_RECORD = ".dvc"
 PARTIAL_SUFFIXES = (".part", ".partial", ".crdownload", ".download", ".incomplete", ".filepart", ".aria2")
-# Of files that stand for one on another disk, and of links to a web page.
+# Suffixes of placeholders for files on another disk, and of links to a web page.
 STAND_INS = (".icloud", ".nextcloud", ".owncloud", ".webloc")
 
 SYSTEM_FILE = "is a file that a system put beside another; remove it"
 TO_TEXT = "save it as plain text, or as JSONL"
 PAGES_TO_ROWS = "save the text of each page as a row of JSONL, such as with warcio"
-# How a file begins, after a byte-order mark and white space, and what it is then. Markup such as HTML and TeX is text.
+# The beginning of a file, after a byte-order mark and white space, and what the file is. HTML and TeX are text.
 STARTS = {
     "%PDF-": f"is a PDF file; {TO_TEXT}, such as with pdftotext",
     "%!PS": f"is a PostScript file; {TO_TEXT}, such as with ps2ascii",
@@ -39,17 +39,17 @@ STARTS = {
 }
 # Files beside the rows of a dataset that `datasets` saved, with a key that each has.
 SAVED_DATASET = {"dataset_info.json": '"features"', "dataset_dict.json": '"splits"', "state.json": '"_data_files"'}
-# Mail begins with lines "Name: value", of which one has a name that only mail and news have. In a mailbox of Unix, a
-# line "From SENDER DATE" is before each.
+# Mail begins with lines "Name: value". At least one name occurs in mail and news only. In a Unix mailbox, a line "From
+# SENDER DATE" precedes each mail.
 HEADER_LINE = r"[A-Za-z][\w-]*:.*\n(?:[ \t].*\n)*"
 MAIL_NAMES = "Message-I[Dd]|M(?:IME|ime)-Version|Delivered-To|Return-Path|X-Mozilla-Status|Newsgroups"
 MAIL = re.compile(rf"(?:From .*\d\d:\d\d.*\n{HEADER_LINE}|(?:{HEADER_LINE})*?(?:{MAIL_NAMES}): )")
 # A list, a dict, a string or an object that Python pickled by protocol 0, which is ASCII.
 PICKLE = re.compile(r"(?:\([ld]|V.*\n|c[\w.]+\n\w+\n)p0\n")
-# What a server sends in place of a file: a web page, or a short answer.
+# A server's answer in place of a file: a web page, or a short message.
 ANSWER = re.compile(r"<!doctype html|<html[\s>]|<\?xml[^>]*>\s*<Error>|(?:\d{3}:? )?not found\s*$", re.IGNORECASE)
-# Forms in which programs pass text on: entities of HTML, quoted-printable, percent-encoding, escapes, and UTF-8 that
-# was read in an 8-bit encoding.
+# Encoded text: HTML entities, quoted-printable, percent-encoding, escapes, and UTF-8 that was read in an 8-bit
+# encoding.
 ENCODED = re.compile(
     r"&(?:#\d+|#x[\da-f]+|amp|lt|gt|quot|nbsp);|=[\dA-F]{2}=[\dA-F]{2}|%[\dA-F]{2}%[\dA-F]{2}|\\u[\da-f]{4}"
     "|[\u00c2\u00c3\u00d0\u00d1][\u0080-\u00bf]|\u00e2\u20ac"
@@ -57,12 +57,12 @@ ENCODED = re.compile(
 MIN_ENCODED = 5  # in the first characters of a file
 DOUBTFUL = (
     "are answers of a server, such as web pages, or have much text in forms such as &amp; =C3=BC %C3%BC Ã¼; "
-    "the model learns it so: convert or remove them"
+    "the model would learn these: convert or remove them"
 )
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Return True for names that begin with a dot, but for the stand-ins of iCloud.
+    """Return True for names that begin with a dot, except placeholders of iCloud.
 
     `parts`: the names of the folders below local.path, and of the file.
     """
@@ -70,9 +70,9 @@ def is_hidden(parts: tuple[str, ...]) -> bool:
 
 
 def reason_to_leave_out(parts: tuple[str, ...], path: Path) -> str | None:
-    """Return why a program and not a person has written files with such names, or None.
+    """Return the reason if names like these belong to files that a program wrote, else None.
 
-    Arrow and Spark leave out the names with _, which programs give to files of their own: _SUCCESS, __pycache__.
+    Arrow and Spark leave out names that begin with _, which programs give to their files: _SUCCESS, __pycache__.
     """
     if any(part.startswith("_") for part in parts):
         return "their names or folders begin with _"
@@ -84,7 +84,7 @@ def reason_to_leave_out(parts: tuple[str, ...], path: Path) -> str | None:
 
 
 def reason_to_reject(path: Path, start: str) -> str | None:
-    """Return what a file is instead of text, and what to do; None if nothing is known.
+    """Return what a file is instead of text, and the remedy; None if it is not recognized.
 
     `start`: its first characters, without white space at the beginning.
     """
@@ -108,7 +108,7 @@ def reason_to_reject(path: Path, start: str) -> str | None:
 
 
 def is_doubtful(kind: str, start: str) -> bool:
-    """Return True for a file of prose or a table that holds an answer of a server, or text in another form.
+    """Return True for a file of prose or a table that holds a server's answer, or encoded text.
 
     `kind`: the suffix of the file. `start`: its first characters.
     """

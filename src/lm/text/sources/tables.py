@@ -1,6 +1,6 @@
 """Read the texts in a column of a CSV or TSV.
 
-The delimiter is the one of DELIMITERS that cuts the first line into most fields; of equals, the suffix decides.
+The delimiter is the one of DELIMITERS that divides the first line into most fields; if two tie, the suffix decides.
 Quotation marks around a field are not part of it. A table with other quotation marks is rejected.
 """
 
@@ -19,7 +19,7 @@ csv.field_size_limit(2**31 - 1)
 
 
 def read_table(lines: Iterable[str], column: str, suffix: str) -> Iterator[str | None]:
-    """Yield the text of each row below the names of the columns, None where the row is too short.
+    """Yield the text of each row below the column names, None where the row is too short.
 
     `suffix`: .csv or .tsv. Raise DataError with the line.
     """
@@ -80,7 +80,7 @@ def _read_to_text(lines: Iterator[str]) -> list[str]:
 
 
 def _index_of(column: str, names: list[str], delimiter: str) -> int:
-    """Return the place of a column. Raise DataError if it is not there once."""
+    """Return the index of a column. Raise DataError unless exactly one column has this name."""
     if column not in names:
         found = f"the first line, cut at {delimiter!r}, has no {column!r} but {', '.join(names)}"
         raise DataError(f"{found}; set sources.yaml:sources.local.fetch.column to one of them")

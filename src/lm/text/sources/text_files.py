@@ -1,11 +1,12 @@
 """Read the documents of a file of own text, plain or compressed.
 
-.parquet, .csv, .tsv and .jsonl files have one document per row (`column`). A .json file has one per item of its array,
-or one per line; so has any other file whose content is JSON. Any other file is one document, or several if `separator`
-is set. A byte-order mark gives the encoding of a file, else `encoding` does, but what can only be UTF-8 is read as
-UTF-8. Invalid bytes and lone surrogates become
-U+FFFD and are counted, and so is NUL (in parquet files invalid bytes are rejected). Binary files are rejected, whatever
-their names, and so is what lm.text.sources.not_text knows.
+.parquet, .csv, .tsv and .jsonl files have one document per row (`column`). A .json file, and any other file whose
+content is JSON, has one per item of its array or one per line. Any other file is one document, or several if
+`separator` is set.
+
+A byte-order mark gives the encoding of a file, otherwise `encoding` does; text that can only be UTF-8 is read as UTF-8.
+Invalid bytes and lone surrogates become U+FFFD; these and NUL are counted. Invalid bytes in parquet files are rejected.
+Binary files are rejected whatever their names are, and so are files that lm.text.sources.not_text recognizes.
 """
 
 import codecs
@@ -46,7 +47,7 @@ BYTE_ORDER_MARKS = {
 MIN_UTF_8_BYTES = 32  # fewer could be a few Chinese characters in UTF-16 or GB 18030
 ENCODING = "sources.yaml:sources.local.fetch.encoding"
 OTHER_ENCODING = f"convert it to UTF-8 (iconv), or set {ENCODING} to its encoding"
-# The number of a part after the suffix that tells the format: a.jsonl-00000-of-00002, a.csv.1
+# The number of a part, after the suffix of the format: a.jsonl-00000-of-00002, a.csv.1
 PART = re.compile(r"(\.(?:jsonl|ndjson|jsonlines|ldjson|json|csv|tsv|parquet))[-._]\d+(?:-of-\d+)?")
 
 
@@ -72,7 +73,7 @@ class TextFile:
         """Yield the documents, None for null. Raise DataError with the file and the place if it cannot be read."""
         suffix = suffix_of(self.path)
         try:
-            with open(self.path, "rb") as file:  # not decompressed, as a pointer in place of a compressed file is not
+            with open(self.path, "rb") as file:  # as stored: a pointer in place of a compressed file is plain text
                 self._reject_known(file.read(START_BYTES).decode(UTF_8, errors="replace"))
             if suffix != ".parquet":
                 yield from self._documents_of_text(suffix)
@@ -87,7 +88,7 @@ class TextFile:
 
     def _documents_of_text(self, suffix: str) -> Iterator[str | None]:
         """Yield the documents of a file that is not parquet; its suffix, or else its content, says how it is read."""
-        # Look at the start.
+        # Recognize the file by its start.
         with self._open() as file:
             start = file.read(START_BYTES)
         mark = next((mark for mark in BYTE_ORDER_MARKS if start.startswith(mark)), None)
@@ -157,7 +158,7 @@ class TextFile:
                 yield self._decode(line)
 
     def _whole_content(self) -> bytes:
-        """Return all bytes, decompressed. Raise DataError if they are too many, as of a small compressed file."""
+        """Return all bytes, decompressed. Raise DataError if there are too many, even from a small compressed file."""
         with self._open() as file:
             content = file.read(MAX_PIECE_BYTES + 1)
         if len(content) > MAX_PIECE_BYTES:
@@ -186,7 +187,7 @@ class TextFile:
         return valid
 
     def _count_from_zero(self) -> None:
-        """Begin to count, also when a part of the file was read only to see what it is."""
+        """Reset the counts; a part of the file may have been read only to recognize it."""
         self.num_replaced = 0  # characters that became U+FFFD
         self.num_nuls = 0
         self._num_chars = 0  # of the text that was decoded
@@ -207,7 +208,7 @@ class TextFile:
         return DataError(f"{self.path}: {problem}")
 
     def _reject_known(self, beginning: str) -> None:
-        """Raise DataError if the file is known to be something else than text for people."""
+        """Raise DataError if the file is recognized as something other than text."""
         reason = reason_to_reject(self.path, beginning.lstrip())
         if reason:
             raise DataError(reason)
@@ -232,7 +233,7 @@ class TextFile:
 
 
 def can_only_be_utf_8(content: bytes, encoding: str) -> bool:
-    """Return whether bytes that should be in another encoding are UTF-8, and another text in it."""
+    """Return whether bytes that should be in `encoding` are valid UTF-8 and give another text as UTF-8."""
     try:
         text = content.decode(UTF_8)
     except UnicodeDecodeError:
@@ -247,7 +248,7 @@ def can_only_be_utf_8(content: bytes, encoding: str) -> bool:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix in small letters, without that of a compression and the number of a part; maybe ""."""
+    """Return the suffix in lower case, without a compression suffix or the number of a part; "" without a suffix."""
     suffixes = [suffix for suffix in Path(path.name.lower()).suffixes if suffix not in CODECS]
     part = PART.fullmatch("".join(suffixes[-2:])) or PART.fullmatch("".join(suffixes[-1:]))
     if part:

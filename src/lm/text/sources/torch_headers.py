@@ -1,8 +1,8 @@
 """PyTorch's C++ and CUDA headers: real code of a pinned version of torch.
 
 They are read from the installed torch if it has that version, else from a wheel, so that an upgrade keeps the text. The
-subset is the same in the wheels of all platforms; a SHA-256 in sources.yaml checks that. Documents are ordered by the
-hash of their content and split as lm.text.splits says. The licence is BSD-3; nothing is redistributed.
+subset is the same in the wheels of all platforms; a SHA-256 in sources.yaml checks this. Documents are ordered by the
+hash of their content and split by lm.text.splits. The licence is BSD-3; nothing is redistributed.
 """
 
 import dataclasses

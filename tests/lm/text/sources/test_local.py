@@ -142,7 +142,7 @@ def test_a_validation_of_another_size_or_of_few_documents_is_warned_of(
 
     said = capsys.readouterr().err
     assert (f"not {asked:.2%} (validation_fraction)" in said) == has_another_size
-    warning = "of its characters, so that few documents decide the score; add text, or cut long"
+    warning = "of its characters, so few documents decide the score; add text, or cut long"
     assert (warning in said) == has_few_documents
 
 
