@@ -33,14 +33,14 @@ from lm.core.messages import say
 from lm.core.params import read_section
 from lm.core.paths import PARAMS, PRESETS, SOURCES
 from lm.text.compose import compose
+from lm.text.config import AnyFetch, LocalPath, MixtureFetch, Selection, SourceFetch
 from lm.text.documents import UTF8_BYTES
 from lm.text.mixture import missed_weights
 from lm.text.parts import Part
-from lm.text.rules import Selection
 from lm.text.selection import sum_by_rule
 from lm.text.slices import TEST, MixedSlice, Slice, check_weights, reject_overlap, reject_test
-from lm.text.sources.kinds import AnyFetch, MixtureFetch, SourceFetch, fetch_source
-from lm.text.sources.local import LocalPath, link_into_copy
+from lm.text.sources.kinds import fetch_source
+from lm.text.sources.local import link_into_copy
 
 
 @dataclasses.dataclass(frozen=True)

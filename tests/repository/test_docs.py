@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from lm.core.params import find_problems, read_yaml
+from lm.text.config import AnyFetch
 from lm.text.slices import AnySlice, Slice
-from lm.text.sources.kinds import AnyFetch
 from support import ROOT
 from support.stages import change_params, stage_folder
 from support.workspace import Workspace

@@ -10,7 +10,7 @@ import pytest
 from fetch import ChosenSource, parts_of_mixture, parts_of_source
 from lm.core.params import coerce, read_yaml
 from lm.text.compose import compose
-from lm.text.rules import Selection
+from lm.text.config import Selection
 from lm.text.slices import Slice
 from support import ROOT
 from support.mixture_cases import NO_RULES, write_fetched

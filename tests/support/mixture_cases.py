@@ -6,9 +6,9 @@ from pathlib import Path
 from fetch import ChosenSource, parts_of_mixture
 from lm.core.params import read_section
 from lm.text.compose import compose
+from lm.text.config import Selection
 from lm.text.parquet import describe_split, write_documents
 from lm.text.parts import Part
-from lm.text.rules import Selection
 from lm.text.slices import Slice
 from support import ROOT
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from lm.core.errors import DataError
+from lm.text.config import Selection
 from lm.text.mixture import MixtureSource, interleave, tag_rows
 from lm.text.parts import KeptRows, Part, read_parts
 from lm.text.raw_files import write_manifest, write_split
-from lm.text.rules import Selection
+from lm.text.rules import keeps_everything
 from lm.text.selection import Marks, select, show_examples
 from lm.text.slices import TEST
 
@@ -30,7 +31,7 @@ def compose(
     """
     # Apply the rules; if all are off, the text is not read for them.
     read = functools.partial(read_parts, parts)
-    marks = None if rules.keeps_everything else select(read, rules)
+    marks = None if keeps_everything(rules) else select(read, rules)
     dropped = count_dropped(parts, marks, name)
     places = [{"source": part.source, "split": part.output_split} for part in parts]
     examples = show_examples(read, marks, places) if marks else {}

@@ -19,11 +19,9 @@ takes five times the memory, and compares all pairs of a family of similar docum
 10,000 of them.
 """
 
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +29,9 @@ import pyarrow.compute as pc
 from rensa import RMinHash
 from tqdm import tqdm
 
-from lm.core.params import FRACTION, Range
+from lm.text.config import NearDuplicates
 
 RECALL = 0.98  # probability that two documents whose similarity is the threshold are compared at all
-MAX_NGRAM_WORDS = 100
-MAX_PERMUTATIONS = 4096
 _SEED = 1  # of the permutations
 _ROWS_AT_ONCE = 512  # signatures held as Python integers at a time
 _PAIRS_AT_ONCE = 1 << 14  # compared at a time
@@ -56,20 +52,6 @@ _LEFT_OUT = (
     "\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed\u0711\u0730-\u074a]+"  # of Hebrew to Syriac
 )
 _SAME_LETTERS = {"\u0671": "\u0627", "\u06cc": "\u064a", "\u0649": "\u064a", "\u06a9": "\u0643"}  # alef, yeh, kaf
-
-NgramWords = Annotated[int, Range(lambda value: 1 <= value <= MAX_NGRAM_WORDS, f"1 to {MAX_NGRAM_WORDS}")]
-# Hashes per document, 4 bytes each; the estimate's standard error is 0.5 / √ of it at most.
-NumPermutations = Annotated[int, Range(lambda value: 16 <= value <= MAX_PERMUTATIONS, f"16 to {MAX_PERMUTATIONS}")]
-
-
-@dataclasses.dataclass(frozen=True)
-class NearDuplicates:
-    """Two documents are near-duplicates if the Jaccard similarity of their word n-grams is at least `threshold`."""
-
-    threshold: Annotated[float, FRACTION]
-    ngram_words: NgramWords
-    num_permutations: NumPermutations
-    rule: Annotated[int, Range(lambda value: value in (1, 2, 3), "1, 2 or 3")]
 
 
 class Clusters:

@@ -7,51 +7,12 @@ et al. 2020, JMLR 21, section 2.2) and Codex (Chen et al. 2021, arXiv 2107.03374
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lm.core.params import FRACTION, Range, at_least, require
-from lm.text.near_duplicates import NgramWords, NumPermutations
-
-Limit = Annotated[int | None, at_least(1, ", or null for off")]
-Fraction = Annotated[float | None, Range(lambda value: 0 <= value <= 1, "from 0 to 1, or null for off")]
-
-
-@dataclasses.dataclass(frozen=True)
-class NearDuplicateRule:
-    """Parameters of lm.text.near_duplicates, with its rule 2; a threshold of None switches it off."""
-
-    threshold: Annotated[float | None, FRACTION]
-    ngram_words: NgramWords
-    num_permutations: NumPermutations
-
-
-@dataclasses.dataclass(frozen=True)
-class Selection:
-    """The rules in the order in which they are applied; None or False switches a rule off."""
-
-    min_chars: Limit
-    max_chars: Limit
-    max_line_chars: Limit
-    min_alphanumeric_fraction: Fraction
-    max_repeated_line_fraction: Fraction
-    exact_duplicates: bool
-    near_duplicates: NearDuplicateRule
-
-    def __post_init__(self):
-        least = self.min_chars
-        most = self.max_chars
-        is_ordered = least is None or most is None or least <= most
-        require(is_ordered, "min_chars", least, f"at most max_chars, which is {most}")
-
-    @property
-    def keeps_everything(self) -> bool:
-        has_limit = any(getattr(self, name) is not None for name in MEASURES)
-        return not (has_limit or self.exact_duplicates) and self.near_duplicates.threshold is None
-
+from lm.text.config import Selection
 
 RULES = tuple(field.name for field in dataclasses.fields(Selection))
 KEPT = len(RULES)  # the code of a document that breaks no rule; the code of a broken rule is its index in RULES
@@ -117,3 +78,9 @@ def first_broken_rules(texts: list[str], selection: Selection) -> np.ndarray:
         breaking = left[is_beyond(values, limit)]
         broken[breaking] = RULES.index(name)
     return broken
+
+
+def keeps_everything(selection: Selection) -> bool:
+    """Return whether all rules are off."""
+    has_limit = any(getattr(selection, name) is not None for name in MEASURES)
+    return not (has_limit or selection.exact_duplicates) and selection.near_duplicates.threshold is None

@@ -11,13 +11,12 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated
 
 import numpy as np
 
 from lm.core.errors import DataError
-from lm.core.params import Range, at_least
-from lm.text.near_duplicates import NearDuplicates, find_clusters, ngram_hashes
+from lm.text.config import NearDuplicates, SplitParams
+from lm.text.near_duplicates import find_clusters, ngram_hashes
 from lm.text.parquet import in_groups
 from lm.text.slices import TEST
 
@@ -27,19 +26,6 @@ HIGHER_SHARES = (0.4, 0.8, MAX_OVERSHOOT, math.inf)  # tried in turn if the shor
 BATCH_CHARS = 1_000_000  # characters compared at a time
 MAX_NGRAMS = 1 << 23  # n-grams in memory, 12 bytes each; of more text, a sample by hash
 DIGEST_BYTES = 32
-
-
-@dataclasses.dataclass(frozen=True)
-class SplitParams:
-    """The sizes of validation and test, and how much of a cluster may occur in other clusters."""
-
-    # fraction of the characters
-    validation_fraction: Annotated[float, Range(lambda value: 0 < value < 1, "between 0 and 1")]
-    # documents that no stage reads; None: no test split
-    test_documents: Annotated[int | None, at_least(1, ", or null for no test split")]
-    # fraction of a cluster's n-grams
-    max_shared_fraction: Annotated[float, Range(lambda value: 0 <= value <= 1, "0 to 1")]
-    near_duplicates: NearDuplicates
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, Literal
 
 from lm.core.params import Range, at_least
-from lm.text.sources.hub import check_repository
+from lm.text.config import check_repository
 
 MAX_VOCAB_SIZE = 1 << 22
 VOCAB_SIZES = Range(

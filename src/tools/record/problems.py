@@ -10,10 +10,8 @@ from lm.core.paths import PARAMS, PRESETS, RUNTIME, SOURCES
 from lm.evaluate.config import EvalParams
 from lm.model.config import ModelParams
 from lm.model.initial import reject_other_folder
-from lm.text.rules import Selection
+from lm.text.config import AnyFetch, LocalPath, Selection
 from lm.text.slices import AnySlice, Slice
-from lm.text.sources.kinds import AnyFetch
-from lm.text.sources.local import LocalPath
 from lm.tokenizer.config import TokenizerParams, TokenizeRuntime
 from lm.train.config import TrainParams, TrainRuntime, check_lengths
 

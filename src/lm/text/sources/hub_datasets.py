@@ -1,34 +1,17 @@
 """Read dataset repositories in other formats than parquet with `datasets`, verified as in hub; never run their code."""
 
 import contextlib
-import dataclasses
 import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lm.core.errors import DataError, EnvironmentFailure
+from lm.text.config import DatasetsFetch
 from lm.text.parquet import describe_split, write_documents
-from lm.text.sources.hub import check_repository, check_splits
 
 ROWS_PER_READ = 1000
-
-
-@dataclasses.dataclass(frozen=True)
-class DatasetsFetch:
-    """A dataset repository; `splits` maps names to its splits or their slices such as "train[:95%]"."""
-
-    kind: Literal["datasets"]
-    repo: str
-    revision: str
-    config: str | None  # null is the default configuration
-    splits: dict[str, str]
-    column: str
-
-    def __post_init__(self):
-        check_repository(self.repo, self.revision)
-        check_splits("splits", self.splits)
 
 
 def fetch_datasets(fetch: DatasetsFetch, folder: Path) -> dict:

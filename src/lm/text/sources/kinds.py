@@ -1,34 +1,12 @@
-"""The kinds of sources, each a section `fetch` of sources.yaml, and the functions that fetch them."""
+"""Fetch a source of any kind."""
 
-import dataclasses
-import re
 from pathlib import Path
-from typing import Literal
 
-from lm.core.params import require
-from lm.text.sources.hub import HubFetch, fetch_hub
-from lm.text.sources.hub_datasets import DatasetsFetch, fetch_datasets
-from lm.text.sources.local import LocalFetch, fetch_local
-from lm.text.sources.torch_headers import TorchHeadersFetch, fetch_torch_headers
-
-SourceFetch = TorchHeadersFetch | LocalFetch | HubFetch | DatasetsFetch
-
-
-@dataclasses.dataclass(frozen=True)
-class MixtureFetch:
-    """The names of the sources that a mixture consists of."""
-
-    kind: Literal["mixture"]
-    sources: tuple[str, ...]
-
-    def __post_init__(self):
-        require(self.sources, "sources", "empty", "at least one source")
-        for name in self.sources:
-            require(re.fullmatch(r"\w[\w-]*", name), "sources", f"{name!r} in the list", "letters, digits, _ and -")
-            require(self.sources.count(name) == 1, "sources", f"a list with {name!r} twice", "each once, with a weight")
-
-
-AnyFetch = SourceFetch | MixtureFetch
+from lm.text.config import DatasetsFetch, HubFetch, LocalFetch, SourceFetch, TorchHeadersFetch
+from lm.text.sources.hub import fetch_hub
+from lm.text.sources.hub_datasets import fetch_datasets
+from lm.text.sources.local import fetch_local
+from lm.text.sources.torch_headers import fetch_torch_headers
 
 
 def fetch_source(name: str, fetch: SourceFetch, local_path: Path, folder: Path) -> dict:

@@ -9,20 +9,17 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
-from typing import Literal
+from pathlib import Path
 
 from tqdm import tqdm
 
 from lm.core.errors import DataError, EnvironmentFailure
-from lm.core.params import require
 from lm.core.paths import repository_root
+from lm.text.config import Globs, LocalFetch, SplitParams, as_tuple
 from lm.text.parquet import describe_split, write_documents
 from lm.text.sources.not_text import DOUBTFUL, is_hidden, reason_to_leave_out
 from lm.text.sources.text_files import TextFile, suffix_of
-from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, SplitParams, choose_split
-
-Globs = str | tuple[str, ...]
+from lm.text.splits import MAX_OVERSHOOT, MAX_SHARE, Chosen, Split, choose_split
 
 MAX_LISTED = 10  # unreadable files that a message lists
 OTHER_ENCODINGS = "set sources.yaml:sources.local.fetch.encoding to theirs (files in UTF-8 stay UTF-8)"
@@ -34,53 +31,6 @@ CUT_WHERE = (
     "at chapters or articles into at least 50 documents, as files or by sources.yaml:sources.local.fetch.separator"
 )
 CUT = f"cut long texts {CUT_WHERE}"
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalPath:
-    """The section `local` of params.yaml: the path of the text, inside or outside the repository."""
-
-    path: str
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalFetch:
-    """Which files below local.path are read (the globs `include` and `exclude`), how, and how they are split."""
-
-    kind: Literal["local"]
-    include: Globs
-    exclude: Globs | None  # None: no file
-    column: str
-    encoding: str
-    separator: str | None
-    split: SplitParams | None
-
-    def __post_init__(self):
-        for name, globs in (("include", self.include), ("exclude", self.exclude)):
-            for glob in as_tuple(globs):
-                require(is_glob_below(glob), name, repr(glob), "a glob below local.path such as '**/*.txt'")
-        require(is_text_encoding(self.encoding), "encoding", repr(self.encoding), "one of Python's, such as utf-8")
-        require(self.separator != "", "separator", "empty", "a string, or null for one document per file")
-
-
-def as_tuple(globs: Globs | None) -> tuple[str, ...]:
-    """Return one glob or several as a tuple."""
-    return (globs,) if isinstance(globs, str) else globs or ()
-
-
-def is_glob_below(glob: str) -> bool:
-    """Return whether a glob names files below a folder, as pathlib reads it."""
-    parts = PurePosixPath(glob).parts
-    return bool(parts) and not {"/", ".."} & set(parts) and not any("**" in part and part != "**" for part in parts)
-
-
-def is_text_encoding(name: str) -> bool:
-    """Return whether Python has an encoding of text of this name."""
-    try:
-        b"text".decode(name, errors="replace")
-    except (LookupError, ValueError):  # such as hex, which encodes bytes
-        return False
-    return True
 
 
 def link_into_copy(path: Path) -> None:

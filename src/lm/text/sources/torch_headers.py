@@ -5,7 +5,6 @@ subset is the same in the wheels of all platforms; a SHA-256 in sources.yaml che
 hash of their content and split by lm.text.splits. The licence is BSD-3; nothing is redistributed.
 """
 
-import dataclasses
 import hashlib
 import importlib.metadata
 import re
@@ -16,11 +15,11 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
 from lm.core.errors import DataError, EnvironmentFailure, IntegrityError
+from lm.text.config import TorchHeadersFetch
 from lm.text.parquet import describe_split, write_documents
-from lm.text.splits import SplitParams, choose_split, text_sha256
+from lm.text.splits import choose_split, text_sha256
 
 SUFFIXES = (".h", ".hpp", ".cuh")
 FOLDERS = (
@@ -37,17 +36,6 @@ GENERATED_NAME = re.compile(r"/generated/|^ATen/native/metal/|/TensorBody\.h$|_g
 GENERATED_HEAD_CHARS = 3000
 IN_WHEEL = re.compile(r"^(?:[^/]+\.data/(?:pure|plat)lib/)?torch/include/(.+)$")
 REMEDY = "reinstall torch with `rm -rf .venv && make`, or name another wheel in sources.torch_headers.fetch.wheel"
-
-
-@dataclasses.dataclass(frozen=True)
-class TorchHeadersFetch:
-    """The version of torch, the SHA-256 over path\\0text\\0 of its headers in path order, a wheel of it, the split."""
-
-    kind: Literal["torch_headers"]
-    torch_version: str
-    sha256: str
-    wheel: str | None
-    split: SplitParams
 
 
 def fetch_torch_headers(fetch: TorchHeadersFetch, folder: Path) -> dict:
