@@ -21,6 +21,7 @@ if __name__ == "__main__":
     sys.exit(start_stage(__file__))  # which imports this file
 
 import torch
+from torch import Tensor
 
 from lm.core.errors import DivergedError, exit_with_status
 from lm.core.files import output_lock
@@ -144,15 +145,14 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
     print_plan(training, threads)
     training.resume(saved)
 
-    # Begin to read batches: a function of the seed and the step alone.
+    # Start to read batches. Each is a function of the seed and the step.
     state = training.state
-    dtype = training.dtype
-    windows = training.windows
-    batches = step.prefetch(windows, range(state.step, params.max_steps), device, step.rows_of_rank(world, params))
+    steps = range(state.step, params.max_steps)
+    batches = step.prefetch(training.windows, steps, device, step.rows_of_rank(world, params))
 
-    # Count the time, and show the run.
+    # Start to count the time.
     retained = checkpoints.retained_steps(params, runtime.keep_checkpoints)
-    state.measured = time.monotonic()  # from here on the time counts; it is also that of the last checkpoint
+    state.measured = time.monotonic()
     last_save = state.measured
     last_save_s = 0.0
     with (
@@ -160,10 +160,10 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
         Progress(training.plan, state, params) as progress,
         CheckpointWriter(run.folder, retained, device) as writer,
     ):
-        # Show that losses do not depend on later tokens, and validate the initial weights.
+        # Check that losses do not depend on later tokens, and validate the initial weights.
         if world.is_main:
             say("checking the model; code that was not compiled on this machine yet is compiled first")
-        check_causality(state.model, run.validation, params.seq_len, params.micro_batch_size, dtype)
+        check_causality(state.model, run.validation, params.seq_len, params.micro_batch_size, training.dtype)
         if not state.history.validation:
             validate(training, arguments, progress)
         try:
@@ -172,24 +172,13 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
             while state.step < params.max_steps:
                 # Leave cores to other processes that are busy.
                 threads.adapt()
-
-                # Compute the gradients over all micro-batches and ranks, and clip them.
-                loss, grad_norm = step.compute_gradients(state, next(batches), params, dtype)
-                step.check_finite(loss, grad_norm, state, windows, params)
-
-                # Update the weights at the learning rate of this step.
-                lr = step.learning_rate(state.step, params)
-                step.update_weights(state, lr)
-
-                # Log the loss.
-                progress.update(params.batch_tokens)
-                step.log_step(state, loss, grad_norm, lr, params)
+                take_step(training, next(batches), progress)
 
                 # Validate, and keep the weights if they are the best so far.
                 if state.step % params.eval_every_steps == 0 or state.step == params.max_steps:
                     validate(training, arguments, progress)
 
-                # Save a checkpoint if it is to stay, if one is due, or if the run stops here. End if the one before
+                # Save a checkpoint if one is due, if it is retained, or if the run stops here. End if the previous one
                 # could not be written.
                 writer.check()
                 interval_s = checkpoints.interval_s(runtime.checkpoint_every_s, last_save_s)
@@ -209,11 +198,29 @@ def train(run: Run, arguments: Arguments, runtime: TrainRuntime, world: World, d
             save_checkpoint(training, writer, waits=True)  # it holds the best weights
             raise
 
-    # Write the results, and delete the checkpoints that do not stay.
+    # Write the results, and delete the checkpoints that are not retained.
     write_results(training)
     if world.is_main:
         checkpoints.delete_checkpoints(run.folder, retained)
         print_end(state)
+
+
+def take_step(training: Training, batch: tuple[Tensor, Tensor], progress: Progress) -> None:
+    """Take a step with a batch, inputs and targets (B, T) int64. Raise DivergedError if the loss is not finite."""
+    state = training.state
+    params = training.run.params
+
+    # Compute the gradients over all micro-batches and ranks, and clip them.
+    loss, grad_norm = step.compute_gradients(state, batch, params, training.dtype)
+    step.check_finite(loss, grad_norm, state, training.windows, params)
+
+    # Update the weights at the learning rate of this step.
+    lr = step.learning_rate(state.step, params)
+    step.update_weights(state, lr)
+
+    # Log the loss.
+    progress.update(params.batch_tokens)
+    step.log_step(state, loss, grad_norm, lr, params)
 
 
 def validate(training: Training, arguments: Arguments, progress: Progress) -> None:
@@ -237,7 +244,7 @@ def validate(training: Training, arguments: Arguments, progress: Progress) -> No
 def save_checkpoint(training: Training, writer: CheckpointWriter, waits: bool) -> None:
     """Save the checkpoint of this step, and delete those that it replaces.
 
-    Return on every rank as `writer.save` does; if it `waits`, once the checkpoint is on the disk.
+    All ranks return at the same time: when `writer.save` does or, with `waits`, when the checkpoint is on the disk.
     """
     state = training.state
     state.count_seconds("training")
