@@ -6,38 +6,38 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # DVC asks for the name of the user, which the users of a container may lack.
 USER ?= $(shell id -u)
 export USER
-# pip brings torch, since its settings may name another build, and uv the rest, in a tenth of the time; pip does where uv
-# cannot. An interrupted uv leaves packages by half and takes them for whole, so after it all are installed again.
-# Modules are compiled at their first import, which is a third of them; without bytecode each start would compile them.
+# pip installs torch, because its settings may name another build. uv installs the rest in a tenth of the time, or pip if
+# uv cannot. An interrupted uv leaves incomplete packages that it takes for complete, so all are then installed again.
+# Only the third of the modules that is imported is compiled; without bytecode, each start would compile it.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = .venv/bin/python -m pip install --disable-pip-version-check --no-compile
 UV_INSTALL = $(PIP_INSTALL) --quiet uv==0.13.9 && echo torch > .venv/begun && .venv/bin/uv pip install \
 	--python .venv/bin/python --excludes .venv/begun $(if $(wildcard .venv/begun),--reinstall)
 
-# Processes of the tests: half as many again as cores, for tests wait a third of their time.
+# Processes of the tests: 1.5 times the cores, because tests wait a third of their time.
 WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: all back help table test test-slow test-numerics prove report lint bench-gpu clean
 all: .venv/ready ## Run the pipeline: dvc repro; then say whether it has the bits of the committed run
-	@# Of a name that selects no preset DVC would not say which there are.
+	@# If a name selects no preset, DVC's message would not list the names.
 	@python src check_parameters
 	@# This compiles the loops of exact numerics while text is fetched and tokenized; training would wait for it.
 	@nice python src verify --processor short > /dev/null 2>&1 &
 	dvc repro
 	@python src verify
 
-# After a run that a stage rejected, git may take a changed file for an unchanged one: DVC wrote it twice within a second,
-# with the same size. A new time makes git compare the contents.
+# After a run that a stage rejected, git may overlook a changed file, because DVC wrote it twice within a second with the
+# same size. A new time makes git compare the contents.
 PARAMETERS = params.yaml presets.yaml sources.yaml runtime.yaml
 back: ## Go back to the committed parameters, dvc.lock, metrics, plots and data; not to the committed code: `git restore src`
 	@if [ -n "$$(git ls-files --unmerged)" ]; then \
 		echo 'error: a merge left conflicts; run `git checkout --ours dvc.lock metrics plots && dvc repro`' \
 			'and commit the merge, or undo it: `git checkout --ours dvc.lock metrics plots && git merge --abort`' >&2; exit 1; fi
-	@# A run that goes on would be recorded with the committed parameters and results.
+	@# A run in progress would be recorded with the committed parameters and results.
 	@python src check_idle
 	@touch -c $(PARAMETERS) dvc.lock metrics/* plots/*
-	@# What is staged goes first: restoring both at once would delete new files that are staged.
+	@# Unstage first: restoring both at once would delete new files that are staged.
 	@git restore --staged dvc.lock metrics plots $(PARAMETERS)
 	git restore dvc.lock metrics plots $(PARAMETERS)
 	@# Before the first run there is no data yet.
@@ -74,7 +74,7 @@ prove: .venv/ready ## Train a small run, about a minute, and compare its bits wi
 DROPPED = .*/|.*_loss|bpb_se|Created|Executor|sources|local|bytes|clean|contaminated|parameters|tokens_seen
 table: ## Print the finished experiments of this commit with what differs, and write all their columns: experiments.csv
 	@dvc exp show --csv --hide-queued --hide-failed > experiments.csv
-	@[ -n "$$(dvc exp list)" ] || echo 'No experiment started from this commit; `dvc exp list -A` has those of others'
+	@[ -n "$$(dvc exp list)" ] || echo 'No experiment started from this commit; `dvc exp list -A` lists those of other commits'
 	@dvc exp show --no-pager --only-changed --hide-workspace --hide-queued --hide-failed --drop '$(DROPPED)'
 
 report: .venv/ready ## Write one page with curves, metrics, samples and provenance, also during a run: report.html
