@@ -120,7 +120,7 @@ def check_model(record: dict, tokenizer: Tokenizer, manifest: dict) -> None:
 def score_documents(
     model: Gemma3Model, tokens: TokenFile, token_bytes: np.ndarray, utf8_bytes: np.ndarray, seq_len: int, stride: int
 ) -> dict:
-    """Return the results over all documents, computed as in eval.
+    """Return the results over all documents, computed like those of eval.
 
     token_bytes: bytes of each token, (N,). utf8_bytes: bytes of each document, (D,).
     """

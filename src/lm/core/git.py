@@ -31,7 +31,7 @@ FETCH_ALL = (
 
 
 def git(*words: str) -> str | None:
-    """Return what a command of Git prints, or None if what it asks for does not exist, such as a repository or a file.
+    """Return the output of a Git command, or None if it asks for a repository or file that does not exist.
 
     Raise EnvironmentFailure if Git is not installed, or fails for another reason.
     """

@@ -72,7 +72,7 @@ class StageInputs:
                         raise IntegrityError(f"{problem}: changed while it ran; {REMEDY}")
 
     def _read(self) -> dict[str, str]:
-        """Return what identifies each parameter and each file now, without those that are missing."""
+        """Return a text that identifies each parameter and each file that exists now."""
         found: dict[str, str] = {}
         for file, name in _parameters(self.listed):
             found |= _flatten(f"{file}: {name}", _value_of(file, name))

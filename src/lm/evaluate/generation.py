@@ -1,4 +1,4 @@
-"""Sample from a model: the ids of a prompt in, the ids that continue it out; legend as in lm.model.gemma3."""
+"""Sample from a model: the ids of a prompt in, the ids that continue it out. See lm.model.gemma3 for the legend."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,8 @@ class KVCache:
         self._layers: dict[int, LayerCache] = {}
 
     def extend(self, layer: int, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, Tensor]:
-        """Append k and v (B, K, T, D) of a layer; return what these tokens may see, keep what later ones may."""
+        """Append k and v (B, K, T, D) of a layer; return all that these tokens may see, and keep all that later ones
+        may."""
         if layer == 0:
             self.num_tokens += k.shape[2]
         if layer not in self._layers:
@@ -46,7 +47,7 @@ class LayerCache:
         self.end = self.num_kept = 0
 
     def extend(self, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, Tensor]:
-        """Do what `KVCache.extend` does."""
+        """Append k and v (B, K, T, D); return all that these tokens may see, (B, K, S, D)."""
         B, K, T, D = k.shape
         needed = self.num_kept + T
         first = self.end - self.num_kept

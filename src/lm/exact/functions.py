@@ -7,7 +7,7 @@ operations alike everywhere; each is a separate torch call, so that no compiler 
 A row of a batch, a position of a text, and a token after a cached past get the same bits whatever stands beside them.
 
 lm.model.kernels has the same functions in torch's own arithmetic. tests/lm/train/test_operations.py checks the
-operations of a step. Legend as in lm.model.gemma3.
+operations of a step. See lm.model.gemma3 for the legend.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
-    """Return the norm of all numbers together."""
+    """Return the norm of all numbers of the tensors together."""
     tensors = list(tensors)
     square_sums = kernels_of(tensors[0]).square_sums(tensors)
     return math.sqrt(math.fsum(square_sums))
@@ -146,7 +146,7 @@ def rows_of(x: Tensor) -> Tensor:
 
 
 def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
-    """Return gelu(gate) up for two tensors of one shape, with the approximation by tanh (arXiv 1606.08415)."""
+    """Return gelu(gate) up, all (…, F), with the approximation of gelu by tanh (arXiv 1606.08415)."""
     return GatedGELUFunction.apply(gate, up)  # pyright: ignore[reportReturnType]
 
 

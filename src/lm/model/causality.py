@@ -1,6 +1,6 @@
 """Check that losses are valid: predictions ignore later tokens, and the losses scored are those of the logits.
 
-Legend as in lm.model.score.
+See lm.model.score for the legend.
 """
 
 import math
@@ -78,7 +78,7 @@ def check_logits(model, tokens: TokenFile, seq_len: int, dtype: torch.dtype) -> 
 
 
 def cut_positions(seq_len: int, sliding_window: int) -> np.ndarray:
-    """Return the positions of a window up to which predictions must not change if all later tokens do, ascending.
+    """Return the positions (n,) of a window up to which predictions must not change if all later tokens do, ascending.
 
     They are the ends of the first blocks of each power of two, of the sliding window, of the document in the middle,
     and of all tokens but the last.

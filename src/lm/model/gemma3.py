@@ -228,7 +228,7 @@ class Gemma3Model(Layer):
     def hidden(self, ids: Tensor, cache=None) -> Tensor:
         """Return the input of the head (B, T, C) for ids (B, T) int64, which continue the past in `cache`.
 
-        `cache` is a lm.evaluate.generation.KVCache or None. Raises ValueError past max_seq_len, if ids that continue
+        `cache` is a lm.evaluate.generation.KVCache or None. Raise ValueError past max_seq_len, if ids that continue
         a past begin another document, or if exact numerics are not given float32 on a CPU or an NVIDIA GPU.
         """
         self.math.check_weights(self.norm.weight)
@@ -354,7 +354,7 @@ class Gemma3Model(Layer):
     def compile(self, **options) -> None:
         """Compile each block, the last norm, and the softmax of the loss.
 
-        Equal blocks share one graph, so that a deep model starts as fast as a shallow one. Raises ValueError in exact
+        Equal blocks share one graph, so that a deep model starts as fast as a shallow one. Raise ValueError in exact
         numerics, because a compiler joins operations, and so changes bits.
         """
         if self.numerics == "exact":

@@ -1,7 +1,7 @@
 """The functions of a model in torch's own arithmetic, in float32 or under autocast, on any device.
 
 Gradients are written by hand where autograd is much slower on a CPU; tests compare them to those of plain torch.
-lm.exact.functions has the same functions in exact numerics. Legend as in lm.model.gemma3.
+lm.exact.functions has the same functions in exact numerics. See lm.model.gemma3 for the legend.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
-    """Return gelu(gate) up for two tensors of one shape, with the approximation by tanh (arXiv 1606.08415)."""
+    """Return gelu(gate) up, all (…, F), with the approximation of gelu by tanh (arXiv 1606.08415)."""
     return F.gelu(gate, approximate="tanh") * up
 
 
@@ -120,7 +120,7 @@ def dense_mask(documents: Tensor, window: int, dtype: torch.dtype, num_heads: in
 
 
 def block_mask(documents: Tensor, window: int) -> "BlockMask":
-    """Return the mask of `dense_mask` for FlexAttention, which skips blocks of 128 tokens that see none of another."""
+    """Return the mask of documents (B, T) for FlexAttention, which skips blocks of 128 tokens that see no other."""
     from torch.nn.attention.flex_attention import BlockMask
 
     T = documents.shape[1]
@@ -174,7 +174,7 @@ def visible(T: int, S: int, window: int, device) -> Tensor:
 
 
 def takes_products(q: Tensor, S: int) -> bool:
-    """Return True if attention to S tokens is computed by plain products and a softmax, to train in bfloat16 on a CPU.
+    """Return True if attention of q to S tokens takes plain products and a softmax, to train in bfloat16 on a CPU.
 
     The backward pass of torch's fused kernel takes 2 to 5 times as long there (torch 2.13).
     """
@@ -239,7 +239,7 @@ def attend(
 
 
 def attend_by_products(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, mask: Tensor | None) -> Tensor:
-    """Return what `attend` returns, by two products and a softmax."""
+    """Return the result of `attend`, (B, H, T, D), by two products and a softmax."""
     B, H, T, D = q.shape
     K, S = k.shape[1:3]
     # The query heads of one key head are rows of one product.

@@ -34,7 +34,7 @@ def read_device(index: int | None = None) -> torch.device:
 def pick_device(index: int | None = None, choice: DeviceChoice = "auto") -> torch.device:
     """Return GPU number `index`, the first if it is None; for the choice "cpu", or "auto" without a GPU, the CPU.
 
-    CUDA_VISIBLE_DEVICES decides which GPUs there are. Raises EnvironmentFailure if the choice is "cuda" and there is
+    CUDA_VISIBLE_DEVICES decides which GPUs there are. Raise EnvironmentFailure if the choice is "cuda" and there is
     none, or if there are more ranks than GPUs.
     """
     if choice == "cuda" and not has_gpu():

@@ -44,7 +44,7 @@ def load_seen(folder: Path, record: dict) -> dict[str, Tensor] | None:
 
 
 def seen_with_start(folder: Path) -> Tensor | None:
-    """Return the hashes of all documents that a model and its start were trained on, None if they are unknown."""
+    """Return the hashes (n,) of all documents that a model and its start were trained on, None if they are unknown."""
     seen = load_seen(folder, read_json(folder / RECORD))
     return None if seen is None else torch.cat([seen["by_start"], seen["by_model"]])
 

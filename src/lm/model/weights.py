@@ -50,7 +50,7 @@ def check_archive(path: Path) -> None:
 
 
 def load_tensors(path: Path, sha256: str | None):
-    """Return what `save_tensors` wrote, on the CPU, without running code; raise IntegrityError if it is damaged."""
+    """Load a file of `save_tensors` to the CPU, without running code; raise IntegrityError if it is damaged."""
     if not path.exists():
         raise IntegrityError(f"{path}: missing; run `dvc repro`")
     if sha256 is not None:

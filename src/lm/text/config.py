@@ -96,7 +96,7 @@ class LocalPath:
 
 @dataclasses.dataclass(frozen=True)
 class LocalFetch:
-    """Which files below local.path are read (the globs `include` and `exclude`), how, and how they are split."""
+    """The user's own text: files below local.path (the globs `include` and `exclude`), their format, their split."""
 
     kind: Literal["local"]
     include: Globs

@@ -40,7 +40,7 @@ def digest_texts(texts: Iterable[str]) -> Digests:
 
 
 def flag_duplicates(train: Digests, validation: Digests) -> list[np.ndarray]:
-    """Return for each document of train and of validation, (D,) uint8, the KINDS of duplicate that it is.
+    """Return the KINDS of duplicate of each document of train and of validation, as flags: (D,) uint8 each.
 
     `within`: an equal document comes before it in its split. `across`: the other split has an equal document.
     """
@@ -71,7 +71,7 @@ def _within_and_across(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def duplicates_of(flags: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the columns of the documents that are duplicates: `document`, its number, and KINDS as bool."""
+    """Return the columns (n,) of the duplicate documents: `document`, its number, and KINDS as bool."""
     documents = np.flatnonzero(flags)
     columns = {"document": documents}
     for bit, kind in enumerate(KINDS):

@@ -33,7 +33,7 @@ class TextCounts:
             self.sources[name] = SourceCount(before.documents + count.documents, before.utf8_bytes + count.utf8_bytes)
 
     def ids_of(self, encoded: Iterable[tuple[Chunk, np.ndarray]]) -> Iterator[np.ndarray]:
-        """Yield each chunk's ids and count the chunk."""
+        """Yield each chunk's ids (N,) and count the chunk."""
         for chunk, ids in encoded:
             self.add(chunk)
             yield ids

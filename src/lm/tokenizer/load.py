@@ -46,7 +46,7 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def load_tokenizer(folder: Path | str) -> "Tokenizer":
-    """Load the tokenizer of a folder that `make_tokenizer` wrote. Raises IntegrityError if a file was changed."""
+    """Load the tokenizer of a folder that `make_tokenizer` wrote. Raise IntegrityError if a file was changed."""
     folder = Path(folder)
     path = folder / META
     meta = read_json(path)
@@ -118,8 +118,8 @@ class Tokenizer:
     def encode_documents(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Encode each document separately and append `eot_id` to it.
 
-        Returns ids (N_tokens,) of `dtype`, one document after the other, and lengths (N_documents,) int64,
-        each counting its eot_id. Raises IntegrityError for an id outside the vocabulary.
+        Return ids (N_tokens,) of `dtype`, one document after the other, and lengths (N_documents,) int64,
+        each counting its eot_id. Raise IntegrityError for an id outside the vocabulary.
         """
         documents = self._encode_all([well_formed(text) for text in texts])
         lengths = np.array([len(document) + 1 for document in documents], dtype=np.int64)

@@ -69,7 +69,7 @@ def _shared_begins(ids: np.ndarray, start: int, end: int, others: np.ndarray, eo
 
     begins = np.zeros(end - start, bool)
     for positions, hashes in _ngrams_between(ids, start, end, eot_id, n):
-        places = np.searchsorted(known, hashes)  # the first of equal ones, as in `_find_shared`
+        places = np.searchsorted(known, hashes)  # the first of equal hashes, like `_find_shared`
         begins[positions - start] = is_shared[places]
     return begins
 

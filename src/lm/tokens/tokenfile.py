@@ -58,7 +58,7 @@ def map_ids(path: Path, meta: dict) -> np.ndarray:
 
 
 def write_tokens(path: Path, chunks: Iterable[np.ndarray], dtype: str, describe) -> dict:
-    """Write the chunks of ids to a new file, and its sidecar; return the sidecar.
+    """Write the chunks of ids, (n,) each, to a new file, and its sidecar; return the sidecar.
 
     `describe()` is called after the last chunk and returns the entries that describe the text. The stream is
     renamed last, so that a killed run leaves no .bin.

@@ -137,7 +137,7 @@ def read_windows(ids: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray
 
 
 def mapped_for_windows(ids: np.ndarray) -> np.ndarray:
-    """Return the same ids; a file larger than half of the memory is mapped again without read-ahead.
+    """Return the same ids (N,); a file larger than half of the memory is mapped again without read-ahead.
 
     Read-ahead helps a scan, and a file that stays in memory; for a larger file it would be most of a batch's time.
     """

@@ -1,8 +1,8 @@
 """Let tokens of similar spelling learn from each other: their embeddings share vectors of byte n-grams.
 
-In training the embedding is E = table + S P, as in fastText (Bojanowski et al. 2017, arXiv 1607.04606). P (K, C) holds
-a learned vector for each of K buckets, to which n-grams are hashed. A row of S marks the n-grams of a token's bytes,
-each with 1 / sqrt(number of them). E is linear in P. So only E is stored, and a step adds its change of P to E:
+In training the embedding is E = table + S P, following fastText (Bojanowski et al. 2017, arXiv 1607.04606). P (K, C)
+holds a learned vector for each of K buckets, to which n-grams are hashed. A row of S marks the n-grams of a token's
+bytes, each with 1 / sqrt(number of them). E is linear in P. So only E is stored, and a step adds its change of P to E:
 the model remains a Gemma 3, and nothing has to be merged at the end.
 """
 

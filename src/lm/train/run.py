@@ -98,7 +98,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Return .runs/<fingerprint> of the main repository, also when run in a copy for a queued experiment."""
+        """Return .runs/<fingerprint> of the main repository, even in a copy for a queued experiment."""
         return (self.runs or repository_root() / RUNS) / self.fingerprint
 
     def provenance(self) -> dict:

@@ -156,7 +156,7 @@ def average_gradients_exactly(
 ) -> float:
     """Set each gradient to its mean over the micro-batches of all ranks; return the mean loss in nats per token.
 
-    x, y: (B, T) int64, this rank's rows of the batch, of which `rows` are computed at a time. The gradients of several
+    x, y: (B, T) int64, this rank's rows of the batch; `rows` of them are computed at a time. The gradients of several
     micro-batches are added as integers, so that the bits are the same for any number of ranks. They become infinite if
     one does not fit into such an integer: if it is above 1,024 in size, or NaN.
     """

@@ -35,11 +35,11 @@ class StopRequest:
 
     def __enter__(self):
         self._received = 0
-        self._former = {number: signal.signal(number, self._note) for number in self._handled}
+        self._previous = {number: signal.signal(number, self._note) for number in self._handled}
         return self
 
     def __exit__(self, *exception):
-        for number, handler in self._former.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, frame) -> None:

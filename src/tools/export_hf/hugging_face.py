@@ -75,7 +75,7 @@ def to_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict of a Gemma3ForCausalLM under our names, in float32. ValueError if its head is not tied."""
+    """Return the state dict of a Gemma3ForCausalLM under our names, in float32. Raise ValueError for an untied head."""
     state = dict(state)
     head = state.pop("lm_head.weight", None)
     if head is not None and not torch.equal(head, state["model.embed_tokens.weight"]):
@@ -109,7 +109,7 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
         "tie_word_embeddings": True,
         **hugging_face_config(model.config),
         # The names before transformers 5. Before 4.53, sliding_window_pattern alone says which layers slide: without it
-        # every sixth layer is full, as in the published model.
+        # every sixth layer is full, like those of the published model.
         "rope_theta": model.config.rope_base_global,
         "rope_local_base_freq": model.config.rope_base_local,
         "sliding_window_pattern": model.config.full_attention_every,
@@ -121,7 +121,7 @@ def write_pretrained(folder: Path, model: Gemma3Model, eot_id: int) -> None:
 
 
 def read_pretrained(folder: Path) -> Gemma3Model:
-    """Return the Gemma 3 of a folder, in float32. DataError for another model, IntegrityError for a damaged file."""
+    """Return the Gemma 3 of a folder, in float32. Raise DataError for another model, IntegrityError for damage."""
     config = read_config(folder / CONFIG)
     paths = weight_files(folder)
     weights = read_weights(folder, paths)

@@ -1,4 +1,4 @@
-"""How the run in the workspace differs from the last commit, and what changed since it ran."""
+"""Compare the run in the workspace with the last commit, and find what changed since it ran."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ PAGE = "docs/reproducibility.md"
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """How the run in the workspace differs from the committed one; with equal bits, no output differs."""
+    """The differences of the run in the workspace from the committed one; with equal bits, no output differs."""
 
     not_compared: str = ""  # why the two were not compared; then all lists are empty
     parameters: Sequence[Difference] = ()

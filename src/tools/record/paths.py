@@ -1,4 +1,4 @@
-"""Paths of the pipeline's files as in dvc.yaml."""
+"""Paths of the pipeline's files, copied from dvc.yaml."""
 
 from pathlib import Path
 

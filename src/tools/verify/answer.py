@@ -83,7 +83,7 @@ def table(differences: Sequence[Difference]) -> list[str]:
 
 
 def readable(value) -> str:
-    """Return a value of a list: as in YAML, but numbers with five digits, and whole ones with commas."""
+    """Return a value as YAML writes it, but numbers with five digits, and whole numbers with commas."""
     if isinstance(value, float):
         return f"{value:.5g}"
     if type(value) is int:

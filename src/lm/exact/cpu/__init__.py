@@ -23,5 +23,5 @@ embeddings.py       sums of rows that ids choose
 Numbers such as BAND and PART_WORK decide how fast the loops are, and no bit. Those that decide bits are in
 lm.exact.order.
 
-Legend as in lm.model.gemma3. N rows, and products of (M, K) and (K, N).
+See lm.model.gemma3 for the legend. N rows, and products of (M, K) and (K, N).
 """

@@ -151,7 +151,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, first: Tensor) -> tuple[Tensor, T
 def attention_gradient(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, first: Tensor, p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v of `attention` to as many positions as q has."""
+    """Return the gradients of q (B, T, H, D), k and v (B, T, K, D) of `attention` with S = T, given its gradient."""
     gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     run(attention_gradient_loop, grad, q, k, v, first, p, *gradients, work=16 * p.numel())
     return gradients

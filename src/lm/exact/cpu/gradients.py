@@ -22,7 +22,7 @@ def multiples_loop(x, unit, largest, out, part, parts):
 
 
 def square_sums(tensors: Iterable[Tensor]) -> list[float]:
-    """Return the sum of the squares of each tensor."""
+    """Return the float64 sum of the squares of each tensor, of any shape."""
     sums = []
     for x in tensors:
         flat = x.reshape(-1).contiguous()
@@ -31,7 +31,7 @@ def square_sums(tensors: Iterable[Tensor]) -> list[float]:
 
 
 def multiples(x: Tensor, unit: float, largest: float) -> Tensor:
-    """Return x as multiples of `unit`, a power of two: int64, at most `largest` in size; NaN becomes 0."""
+    """Return x (any shape) as multiples of `unit`, a power of two: int64, at most `largest` in size; NaN becomes 0."""
     numbers = x.contiguous().view(-1)
     result = torch.empty(x.shape, dtype=torch.int64)
     run(multiples_loop, numbers, unit, largest, result.view(-1), work=x.numel())

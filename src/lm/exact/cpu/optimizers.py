@@ -69,7 +69,7 @@ def orthogonalize_loop(updates, num_steps, a, b, c, part, parts):
 
 
 def adamw(p: Tensor, grad: Tensor, mean: Tensor, square: Tensor, scalars: AdamWScalars) -> None:
-    """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps)."""
+    """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps); all have one shape."""
     arrays = [x.view(-1) for x in (p, grad, mean, square)]
     numbers = [np.float32(number) for number in scalars]
     run(adamw_loop, *arrays, *numbers, work=2 * p.numel())

@@ -87,7 +87,7 @@ def short_attention_gradient_loop(grad, q, k, v, first, p, grad_q, grad_k, grad_
 
 
 def short_attention(q: Tensor, k: Tensor, v: Tensor, first: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    """Return what `attention` returns for a window of at most SHORT_WINDOW tokens; p (B, T, H, W) begins at first."""
+    """Return the results of `attention` for a window of at most SHORT_WINDOW tokens; p (B, T, H, W) begins at first."""
     B, T, H, _ = q.shape
     out = torch.empty_like(q)
     p = q.new_empty(B, T, H, min(window, k.shape[1]))
@@ -98,7 +98,7 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, first: Tensor, window: int)
 def short_attention_gradient(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, first: Tensor, p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v of `short_attention`."""
+    """Return the gradients of q (B, T, H, D), k and v (B, T, K, D) of `short_attention`, given that of its result."""
     gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     run(short_attention_gradient_loop, grad, q, k, v, first, p, *gradients, work=16 * p.numel())
     return gradients

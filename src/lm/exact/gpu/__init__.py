@@ -33,5 +33,5 @@ embeddings.py       sums of rows that ids choose
 
 Numbers such as NUMBERS and SPEEDS decide how fast the kernels are, and no bit.
 
-Legend as in lm.model.gemma3. N rows, and products of (M, K) and (K, N). BM, BN and BK are the sizes of a tile.
+See lm.model.gemma3 for the legend. N rows, and products of (M, K) and (K, N). BM, BN and BK are the sizes of a tile.
 """

@@ -217,7 +217,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, first: Tensor) -> tuple[Tensor, T
 def attention_gradient(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, first: Tensor, p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v of `attention` to as many positions as q has."""
+    """Return the gradients of q (B, T, H, D), k and v (B, T, K, D) of `attention` with S = T, given its gradient."""
     num_groups = k.shape[2]
     slopes = softmax_gradient_(scores_of(grad, v, first), p, first)
     grad_q = query_sums(slopes, k, first)

@@ -56,7 +56,7 @@ def block_sums(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
 
 
 def square_sums(tensors: Iterable[Tensor]) -> list[float]:
-    """Return the sum of the squares of each tensor."""
+    """Return the float64 sum of the squares of each tensor, of any shape."""
     flat = [x.detach().contiguous() for x in tensors]
     if not flat:
         return []
@@ -91,7 +91,7 @@ def multiples_kernel(x, out, size, PER_UNIT: tl.constexpr, LARGEST: tl.constexpr
 
 
 def multiples(x: Tensor, unit: float, largest: float) -> Tensor:
-    """Return x as multiples of `unit`, a power of two: int64, at most `largest` in size; NaN becomes 0.
+    """Return x (any shape) as multiples of `unit`, a power of two: int64, at most `largest` in size; NaN becomes 0.
 
     `largest` is an integer of at most 2**51.
     """

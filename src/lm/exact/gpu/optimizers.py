@@ -41,7 +41,7 @@ def adamw_kernel(p, grad, mean, square, size_of_p, beta1, beta2, decay, size, ro
 
 
 def adamw(p: Tensor, grad: Tensor, mean: Tensor, square: Tensor, scalars: AdamWScalars) -> None:
-    """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps)."""
+    """Update both moments, and p to p · decay - size · mean / (sqrt(square) / root + eps); all have one shape."""
     numbers = [float(np.float32(number)) for number in scalars]
     grid = (cdiv(p.numel(), NUMBERS),)
     launch(adamw_kernel, grid, p, grad, mean, square, p.numel(), *numbers, BLOCK=NUMBERS)

@@ -220,7 +220,7 @@ def short_constants(D: int) -> dict:
 
 
 def short_attention(q: Tensor, k: Tensor, v: Tensor, first: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    """Return what `attention` returns for a window of at most SHORT_WINDOW tokens; p (B, T, H, W) begins at first."""
+    """Return the results of `attention` for a window of at most SHORT_WINDOW tokens; p (B, T, H, W) begins at first."""
     B, T, H, D = q.shape
     S, K = k.shape[1:3]
     kept = min(window, S)
@@ -236,7 +236,7 @@ def short_attention(q: Tensor, k: Tensor, v: Tensor, first: Tensor, window: int)
 def short_attention_gradient(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, first: Tensor, p: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v of `short_attention`."""
+    """Return the gradients of q (B, T, H, D), k and v (B, T, K, D) of `short_attention`, given that of its result."""
     B, T, H, D = q.shape
     K = k.shape[2]
     window = p.shape[3]

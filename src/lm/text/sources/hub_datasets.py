@@ -1,4 +1,4 @@
-"""Read dataset repositories in other formats than parquet with `datasets`, verified as in hub; never run their code."""
+"""Read dataset repositories in formats other than parquet with `datasets`, verified like those of hub; run no code."""
 
 import contextlib
 import itertools

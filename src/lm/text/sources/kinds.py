@@ -10,7 +10,7 @@ from lm.text.sources.torch_headers import fetch_torch_headers
 
 
 def fetch_source(name: str, fetch: SourceFetch, local_path: Path, folder: Path) -> dict:
-    """Fill `folder` with the text of the source `name` and return what it holds; kind local reads `local_path`."""
+    """Fill `folder` with the text of the source `name` and return its manifest; kind local reads `local_path`."""
     match fetch:
         case TorchHeadersFetch():
             fetched = fetch_torch_headers(fetch, folder)

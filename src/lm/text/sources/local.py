@@ -85,7 +85,7 @@ def fetch_local(fetch: LocalFetch, path: Path, folder: Path) -> dict:
 
 
 class Findings:
-    """What a user should know about the files, found while reading them."""
+    """Surprises in the user's files, found while reading them."""
 
     def __init__(self):
         self.damaged: list[dict] = []  # files with characters that became U+FFFD, or with NULs
