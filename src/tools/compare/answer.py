@@ -1,4 +1,4 @@
-"""Print a comparison of recorded runs for a person."""
+"""The lines that `compare` prints about recorded runs."""
 
 from collections.abc import Mapping, Sequence
 
