@@ -29,7 +29,7 @@ class KVCache:
         self._layers: dict[int, LayerCache] = {}
 
     def extend(self, layer: int, k: Tensor, v: Tensor, window: int) -> tuple[Tensor, Tensor]:
-        """Append k and v (B, K, T, D) of a layer; return all that these tokens may see, keep all that later ones may."""
+        """Append a layer's k and v (B, K, T, D); return all that these tokens may see; keep all that later ones may."""
         if layer == 0:
             self.num_tokens += k.shape[2]
         if layer not in self._layers:
