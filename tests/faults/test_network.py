@@ -119,7 +119,7 @@ def test_a_silence_is_waited_for(client, hub):
 
 
 def test_a_gated_repository_is_named_with_its_licence_and_the_token_stays_secret(client, hub):
-    hub.repos["datasets", "o/n"]["gated"] = TOKEN
+    hub.gated["o/n"] = TOKEN
     licence = "https://huggingface.co/datasets/o/n"
 
     without_token = client.refused(5, "o/n is gated", licence, "HF_TOKEN")  # 401

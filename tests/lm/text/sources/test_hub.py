@@ -124,7 +124,6 @@ def fetched(tmp_path_factory):
         steps[number] = ["fetch", set_fetch(**changes), f"{folder}/{number}"]
     with LoopbackHub() as hub:
         fill(hub)
-        hub.xet = True  # must not be used: the client would wait minutes for it
         done = subprocess.run(
             [sys.executable, "-c", CLIENT],
             env=hub.environment(folder / "hf", PYTHONPATH=f"{ROOT}/src"),
