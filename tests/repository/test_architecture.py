@@ -76,7 +76,7 @@ def test_modules_import_each_other_in_no_circle():
 
 def first_names(path: Path) -> list[tuple[str, str]]:
     """Return (full name, package) of the imports of a file, in their order."""
-    names = [longest_name for longest_name, *_ in imported_names(path, SRC)]
+    names = [longest_name for longest_name, *_ in imported_names(path)]
     return [(name, name.partition(".")[0]) for name in names]
 
 

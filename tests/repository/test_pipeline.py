@@ -141,7 +141,7 @@ def packages_of(stage: str) -> set[str]:
     """Return the installed packages that a stage imports."""
     names = set()
     for module in modules_of(stage):
-        for *_, shortest_name in imported_names(module, SRC):
+        for *_, shortest_name in imported_names(module):
             names.add(shortest_name.split(".")[0])
     ours = {path.stem for path in SRC.iterdir()}
     return names - sys.stdlib_module_names - ours

@@ -1,10 +1,12 @@
 """Calls of the functions that lm.exact.order, cpu and gpu have in common, and their results.
 
-A case takes one of these modules and a device, and returns tensors. Whoever computes, they must be equal bit for bit.
-The numbers are hard to add, the shapes fit no tile, and masks reveal the order of additions.
+A case yields the results of one of these modules for numbers on a device; in CASES it takes both and returns a list.
+Whoever computes, the results must be equal bit for bit. The numbers are hard to add, the shapes fit no tile, and masks
+reveal the order of additions.
 """
 
 import inspect
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,6 +109,15 @@ class Numbers:
 
 KINDS = ("normal", "subnormal", "vanishing", "cancelling", "zeros", "with_nan")
 
+CASES = {}
+
+
+def case(results: Callable[..., Iterator[Tensor]]) -> Callable[..., Iterator[Tensor]]:
+    """Add a case: a generator of the results of `kernels` for `numbers`, whose seed is the same on every device."""
+    seed = len(CASES)
+    CASES[results.__name__] = lambda kernels, device: list(results(kernels, Numbers(seed, device)))
+    return results
+
 
 # Products.
 
@@ -120,21 +131,19 @@ def multiply(kernels, a, b, out=None):
     return kernels.multiply(a, packed, undefined)
 
 
-def product_of_kinds(kernels, device):
-    numbers = Numbers(0, device)
-    results = []
+@case
+def product_of_kinds(kernels, numbers):
     for kind in KINDS:
         a = numbers.of_kind(kind, 19, 300)
         b = numbers.of_kind(kind, 300, 21)
-        results.append(multiply(kernels, a, b))
+        yield multiply(kernels, a, b)
     negative = numbers.vanishing(3, 300)
     positive = -numbers.vanishing(300, 5)
-    return [*results, multiply(kernels, negative, positive)]
+    yield multiply(kernels, negative, positive)
 
 
-def product_of_shapes(kernels, device):
-    numbers = Numbers(1, device)
-    results = []
+@case
+def product_of_shapes(kernels, numbers):
     for M, K, N in (
         (1, 1, 1),
         (1, 513, 67),
@@ -146,21 +155,18 @@ def product_of_shapes(kernels, device):
     ):
         a = numbers.normal(M, K)
         b = numbers.normal(K, N)
-        results.append(multiply(kernels, a, b))
-    return results
+        yield multiply(kernels, a, b)
 
 
-def product_of_layouts(kernels, device):
-    numbers = Numbers(2, device)
+@case
+def product_of_layouts(kernels, numbers):
     a = numbers.normal(37, 270)
     b = numbers.normal(270, 41)
     out = numbers.normal(37, 41)
-    results = []
     for x in (a, a.T.contiguous().T):
         for y in (b, b.T.contiguous().T):
-            results.append(multiply(kernels, x, y))
-            results.append(multiply(kernels, x, y, out))
-    return results
+            yield multiply(kernels, x, y)
+            yield multiply(kernels, x, y, out)
 
 
 # Orders of additions.
@@ -187,29 +193,32 @@ ROW_PLACES = (0, 1, 17, 63, 64, 70, 130, 199)
 ROW_PAIRS = [(i, j) for i in ROW_PLACES for j in range(0, ROW_NUMBERS, 7) if i != j]
 
 
-def product_tree(kernels, device):
-    rows = masks(PRODUCT_TERMS, PRODUCT_PAIRS, device)
-    ones = torch.ones(PRODUCT_TERMS, 2, device=device)
-    sums = multiply(kernels, rows, ones)
-    return [sums[:, 0]]
+@case
+def product_tree(kernels, numbers):
+    rows = masks(PRODUCT_TERMS, PRODUCT_PAIRS, numbers.device)
+    ones = torch.ones(PRODUCT_TERMS, 2, device=numbers.device)
+    yield multiply(kernels, rows, ones)[:, 0]
 
 
-def row_dot_tree(kernels, device):
+@case
+def row_dot_tree(kernels, numbers):
     """Return x - mean(x), the gradient of a norm of ones, where x is 1: ROW_NUMBERS is a power of two."""
-    rows = masks(ROW_NUMBERS, ROW_PAIRS, device)
+    rows = masks(ROW_NUMBERS, ROW_PAIRS, numbers.device)
     x = torch.ones_like(rows)
     weight = torch.zeros_like(rows[0])
     r = torch.ones_like(rows[:, 0])
     grad_x, _ = kernels.rms_norm_gradient(rows, x, weight, r)
-    return [torch.where(rows == 1, grad_x, 0.0).amax(1)]
+    yield torch.where(rows == 1, grad_x, 0.0).amax(1)
 
 
-def row_sum_tree(kernels, device):
+@case
+def row_sum_tree(kernels, numbers):
     """Return nats of a 1 that takes in every number added to it one by one, but not the sum of two of them."""
-    rows = torch.full((ROW_NUMBERS, ROW_NUMBERS), -17.4, device=device)
+    rows = torch.full((ROW_NUMBERS, ROW_NUMBERS), -17.4, device=numbers.device)
     rows.fill_diagonal_(0)
-    targets = torch.arange(ROW_NUMBERS, device=device)
-    return [kernels.softmax_less_targets(rows, rows.new_empty(0), targets), rows]
+    targets = torch.arange(ROW_NUMBERS, device=numbers.device)
+    yield kernels.softmax_less_targets(rows, rows.new_empty(0), targets)
+    yield rows
 
 
 LONG = 530  # positions: more than two chains
@@ -228,16 +237,19 @@ def long_masks(device) -> Tensor:
     return masks(LONG, LONG_PAIRS, device).T.reshape(1, LONG, 1, -1).contiguous()
 
 
-def attention_value_tree(kernels, device):
+@case
+def attention_value_tree(kernels, numbers):
     """Return the sums of values, of which the last position sees 512, all alike."""
-    v = long_masks(device)
+    v = long_masks(numbers.device)
     zeros = torch.zeros_like(v)
-    out, _ = kernels.attention(zeros, zeros, v, first_seen(device, 512))
-    return [out[:, 512:]]
+    out, _ = kernels.attention(zeros, zeros, v, first_seen(v.device, 512))
+    yield out[:, 512:]
 
 
-def attention_gradient_trees(kernels, device):
+@case
+def attention_gradient_trees(kernels, numbers):
     """Return gradients of keys, values and queries that are sums of masks."""
+    device = numbers.device
     terms = long_masks(device)
     zeros = torch.zeros_like(terms)
     first = first_seen(device, LONG)
@@ -245,7 +257,7 @@ def attention_gradient_trees(kernels, device):
 
     # Values: all weights are 1.
     _, _, grad_v = kernels.attention_gradient(terms, zeros, zeros, zeros, first, causal)
-    results = [grad_v]
+    yield grad_v
 
     # Keys: each position s is the only one that counts, and the gradient of its scores is 1.
     grad = zeros.clone()
@@ -256,7 +268,7 @@ def attention_gradient_trees(kernels, device):
         v = zeros.clone()
         v[0, s, 0, 0] = -0.5
         _, grad_k, _ = kernels.attention_gradient(grad, terms, zeros, v, first, p)
-        results.append(grad_k[0, s, 0])
+        yield grad_k[0, s, 0]
 
     # Queries: the gradients of the scores of neighbours have different signs, and so have keys.
     v = zeros.clone()
@@ -264,7 +276,7 @@ def attention_gradient_trees(kernels, device):
     v[0, 1::2, 0, 0] = -1
     keys = terms * v[..., :1]
     grad_q, _, _ = kernels.attention_gradient(grad, zeros, keys, v, first, causal)
-    return [*results, grad_q]
+    yield grad_q
 
 
 # Rows.
@@ -280,24 +292,21 @@ ROWS = [
 ]
 
 
-def norms(kernels, device):
+@case
+def norms(kernels, numbers):
     """Return norms and their gradients."""
-    numbers = Numbers(4, device)
-    results = []
     for kind, *shape in ROWS:
         x = numbers.of_kind(kind, *shape)
         weight = numbers.normal(shape[1])
         r = numbers.positive(shape[0])
         grad = numbers.normal(*shape)
-        results += kernels.rms_norm(x, weight, 1e-6)
-        results += kernels.rms_norm_gradient(grad, x, weight, r)
-    return results
+        yield from kernels.rms_norm(x, weight, 1e-6)
+        yield from kernels.rms_norm_gradient(grad, x, weight, r)
 
 
-def sums_that_vanish(kernels, device):
+@case
+def sums_that_vanish(kernels, numbers):
     """Return gradients of a norm in which every term of a sum rounds to -0, and the sum must be +0."""
-    numbers = Numbers(19, device)
-    results = []
     for width in (60, 64, 70, 128):
         x = -numbers.vanishing(3, width)
         grad = numbers.vanishing(3, width)
@@ -305,20 +314,17 @@ def sums_that_vanish(kernels, device):
         grad[:, 9:12] = -0.0
         weight = numbers.normal(width) * 0
         r = numbers.positive(3)
-        results += kernels.rms_norm_gradient(grad, x, weight, r)
-    return results
+        yield from kernels.rms_norm_gradient(grad, x, weight, r)
 
 
-def gates(kernels, device):
-    numbers = Numbers(6, device)
-    results = []
+@case
+def gates(kernels, numbers):
     for kind in KINDS:
         gate = 4 * numbers.of_kind(kind, 7, 40)
         up = numbers.normal(7, 40)
         grad = numbers.normal(7, 40)
-        results.append(kernels.gated_gelu(gate, up))
-        results += kernels.gated_gelu_gradient(grad, gate, up)
-    return results
+        yield kernels.gated_gelu(gate, up)
+        yield from kernels.gated_gelu_gradient(grad, gate, up)
 
 
 # Attention.
@@ -360,46 +366,43 @@ FINITE = ("subnormal", "vanishing", "cancelling", "zeros")
 # The numbers below are B, T, S, H, K, D and the window.
 
 
-def attention(kernels, device):
-    numbers = Numbers(7, device)
-    results = attend(kernels, numbers, 1, 70, 70, 2, 1, 16, 70)
-    results += attend(kernels, numbers, 2, 40, 40, 4, 2, 24, 20)
-    results += attend(kernels, numbers, 1, 40, 40, 2, 2, 80, 40, documents=True)
-    results += attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 17)
+@case
+def attention(kernels, numbers):
+    yield from attend(kernels, numbers, 1, 70, 70, 2, 1, 16, 70)
+    yield from attend(kernels, numbers, 2, 40, 40, 4, 2, 24, 20)
+    yield from attend(kernels, numbers, 1, 40, 40, 2, 2, 80, 40, documents=True)
+    yield from attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 17)
     for kind in FINITE:
-        results += attend(kernels, numbers, 1, 21, 21, 2, 1, 4, 18, kind=kind)
-    return results
+        yield from attend(kernels, numbers, 1, 21, 21, 2, 1, 4, 18, kind=kind)
 
 
-def attention_of_long_sums(kernels, device):
-    return attend(kernels, Numbers(8, device), 1, 270, 270, 2, 1, 2, 300)
+@case
+def attention_of_long_sums(kernels, numbers):
+    yield from attend(kernels, numbers, 1, 270, 270, 2, 1, 2, 300)
 
 
-def attention_to_a_past(kernels, device):
-    numbers = Numbers(9, device)
-    results = attend(kernels, numbers, 2, 1, 37, 2, 1, 16, 37, backward=False)
-    results += attend(kernels, numbers, 1, 5, 300, 2, 2, 8, 290, backward=False)
-    results += attend(kernels, numbers, 2, 1, 9, 2, 1, 16, 4, short=True, backward=False)
-    return results
+@case
+def attention_to_a_past(kernels, numbers):
+    yield from attend(kernels, numbers, 2, 1, 37, 2, 1, 16, 37, backward=False)
+    yield from attend(kernels, numbers, 1, 5, 300, 2, 2, 8, 290, backward=False)
+    yield from attend(kernels, numbers, 2, 1, 9, 2, 1, 16, 4, short=True, backward=False)
 
 
-def short_attention(kernels, device):
-    numbers = Numbers(10, device)
-    results = attend(kernels, numbers, 2, 9, 9, 4, 2, 16, 4, short=True)
-    results += attend(kernels, numbers, 1, 20, 20, 2, 1, 24, 16, short=True, documents=True)
-    results += attend(kernels, numbers, 1, 3, 3, 1, 1, 80, 7, short=True)
-    results += attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 1, short=True)
+@case
+def short_attention(kernels, numbers):
+    yield from attend(kernels, numbers, 2, 9, 9, 4, 2, 16, 4, short=True)
+    yield from attend(kernels, numbers, 1, 20, 20, 2, 1, 24, 16, short=True, documents=True)
+    yield from attend(kernels, numbers, 1, 3, 3, 1, 1, 80, 7, short=True)
+    yield from attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 1, short=True)
     for kind in FINITE:
-        results += attend(kernels, numbers, 1, 11, 11, 2, 1, 4, 5, short=True, kind=kind)
-    return results
+        yield from attend(kernels, numbers, 1, 11, 11, 2, 1, 4, 5, short=True, kind=kind)
 
 
 # Cross-entropy.
 
 
-def losses(kernels, device):
-    numbers = Numbers(11, device)
-    results = []
+@case
+def losses(kernels, numbers):
     # The kind of the logits, their shape, and the number of entries with a factor.
     shapes = [
         *((kind, 5, 131, 0) for kind in KINDS),
@@ -412,30 +415,30 @@ def losses(kernels, device):
         targets = numbers.ids(num_entries, num_rows)
         factors = numbers.normal(num_factors)
         each_nats = kernels.softmax_less_targets(logits, factors, targets)
-        results += [each_nats, logits]
-    return results
+        yield from (each_nats, logits)
 
 
-def nats(kernels, device):
-    numbers = Numbers(12, device)
+@case
+def nats(kernels, numbers):
     h = numbers.normal(5, 32)
     head = numbers.normal(101, 32)
     targets = numbers.ids(101, 5)
-    return [kernels.token_nats(h, head, targets)]
+    yield kernels.token_nats(h, head, targets)
 
 
-def softmax(kernels, device):
-    numbers = Numbers(13, device)
+@case
+def softmax(kernels, numbers):
     x = numbers.normal(131)
     x[3] = -torch.inf
-    return [kernels.softmax(x), kernels.softmax(numbers.normal(1))]
+    yield kernels.softmax(x)
+    yield kernels.softmax(numbers.normal(1))
 
 
 # Gradients and optimizers.
 
 
-def square_sums(kernels, device):
-    numbers = Numbers(14, device)
+@case
+def square_sums(kernels, numbers):
     tensors = [
         numbers.normal(9000),
         numbers.normal(0),
@@ -443,74 +446,42 @@ def square_sums(kernels, device):
         numbers.subnormal(1),
         numbers.normal(5000),
     ]
-    return [torch.tensor(kernels.square_sums(tensors), dtype=torch.float64)]
+    yield torch.tensor(kernels.square_sums(tensors), dtype=torch.float64)
 
 
-def multiples(kernels, device):
+@case
+def multiples(kernels, numbers):
     unit = order.GRADIENT_UNIT
     special = [torch.nan, torch.inf, -torch.inf, 1e9, -1e9, 0.0, -0.0]
     ties = [0.5 * unit, -0.5 * unit, 1.5 * unit, 2.5 * unit]
-    hard = torch.tensor([*special, *ties], device=device)
-    x = torch.cat([hard, 1e-6 * Numbers(15, device).normal(1100)])
-    return [kernels.multiples(x, unit, order.LARGEST_GRADIENT)]
+    hard = torch.tensor([*special, *ties], device=numbers.device)
+    x = torch.cat([hard, 1e-6 * numbers.normal(1100)])
+    yield kernels.multiples(x, unit, order.LARGEST_GRADIENT)
 
 
-def adamw(kernels, device):
-    numbers = Numbers(16, device)
+@case
+def adamw(kernels, numbers):
     scalars = AdamWScalars(beta1=0.9, beta2=0.95, decay=0.999, size=0.01, root=0.7, eps=1e-8)
-    results = []
     for kind in KINDS:
         p = numbers.normal(300, 4)
         grad = numbers.of_kind(kind, 300, 4)
         mean = numbers.normal(300, 4)
         square = numbers.positive(300, 4)
         kernels.adamw(p, grad, mean, square, scalars)
-        results += [p, mean, square]
-    return results
+        yield from (p, mean, square)
 
 
-def orthogonalize(kernels, device):
-    numbers = Numbers(17, device)
-    shapes = [(2, 16, 24), (1, 70, 90), (1, 1, 5)]
-    return [kernels.orthogonalize(numbers.normal(*shape), COEFFICIENTS, 2) for shape in shapes]
+@case
+def orthogonalize(kernels, numbers):
+    for shape in ((2, 16, 24), (1, 70, 90), (1, 1, 5)):
+        yield kernels.orthogonalize(numbers.normal(*shape), COEFFICIENTS, 2)
 
 
-def sums_of_bags(kernels, device):
-    numbers = Numbers(23, device)
-    starts = torch.tensor([0, 5, 5, 30, 60], device=device)
-    narrow = kernels.sum_bags(numbers.normal(20, 16), numbers.ids(20, 60), starts)
-    wide = kernels.sum_bags(numbers.zeros(20, 70), numbers.ids(20, 60), starts)
-    return [narrow, wide]
-
-
-CASES = {
-    case.__name__: case
-    for case in (
-        product_of_kinds,
-        product_of_shapes,
-        product_of_layouts,
-        product_tree,
-        row_dot_tree,
-        row_sum_tree,
-        attention_value_tree,
-        attention_gradient_trees,
-        norms,
-        sums_that_vanish,
-        gates,
-        attention,
-        attention_of_long_sums,
-        attention_to_a_past,
-        short_attention,
-        losses,
-        nats,
-        softmax,
-        square_sums,
-        multiples,
-        adamw,
-        orthogonalize,
-        sums_of_bags,
-    )
-}
+@case
+def sums_of_bags(kernels, numbers):
+    starts = torch.tensor([0, 5, 5, 30, 60], device=numbers.device)
+    yield kernels.sum_bags(numbers.normal(20, 16), numbers.ids(20, 60), starts)
+    yield kernels.sum_bags(numbers.zeros(20, 70), numbers.ids(20, 60), starts)
 
 
 INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.int64: torch.int64}

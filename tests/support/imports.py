@@ -5,27 +5,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def imported_names(path: Path, folder: Path) -> list[tuple[str, ...]]:
+def imported_names(path: Path) -> list[tuple[str, ...]]:
     """Return the imports of a file, also inside functions: for each the modules it can mean, the longest name first."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [(alias.name,) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            module = name_of_module(node, path.relative_to(folder))
-            found += [(f"{module}.{alias.name}".lstrip("."), module) for alias in node.names]
+            assert node.level == 0, f"{path} has a relative import"
+            found += [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
     return found
-
-
-def name_of_module(node: ast.ImportFrom, path: Path) -> str:
-    """Return the full name of the module after `from`, which may be relative to the file that has it."""
-    names = []
-    if node.level:
-        package = path.parts[:-1]
-        names += package[: len(package) - node.level + 1]
-    if node.module:
-        names.append(node.module)
-    return ".".join(names)
 
 
 def import_graph(folder: Path) -> dict[Path, set[Path]]:
@@ -41,7 +30,7 @@ def import_graph(folder: Path) -> dict[Path, set[Path]]:
     graph: dict[Path, set[Path]] = {}
     for path in files:
         imported = set()
-        for names in imported_names(path, folder):
+        for names in imported_names(path):
             known = [modules[name] for name in names if name in modules]
             imported |= set(known[:1])
         graph[path] = imported - {path}

@@ -4,6 +4,7 @@ The vocabulary of BYTES gives each text its UTF-8 bytes as ids, so that the expe
 read off the text.
 """
 
+import shlex
 from pathlib import Path
 
 import audit
@@ -15,24 +16,16 @@ from support import ROOT
 from support.mixture_cases import write_source
 
 BYTES = {bytes([byte]): byte for byte in range(256)}
-PRESETS = read_yaml(ROOT / "presets.yaml")
-NONE = PRESETS["selections"]["none"]
-TEXT = ["--raw", "raw"]
-AUDIT = [
-    *TEXT,
-    *("--tokenizer", "tokenizer"),
-    *("--train", "out/train.bin"),
-    *("--validation", "out/validation.bin"),
-    *("--audit", "audit"),
-    *("--metrics", "metrics"),
-]
+AUDIT = shlex.split(
+    "--raw raw --tokenizer tokenizer --train out/train.bin --validation out/validation.bin"
+    " --audit audit --metrics metrics"
+)
 ALL = {"split": "text", "start_char": 0, "num_chars": None}
 
 
 def make_project() -> None:
     """Write parameters and tokenizer/, the vocabulary of BYTES, into the working directory."""
     write_params()
-    write_runtime()
     Path("tokenizer").mkdir()
     write_byte_level(Path("tokenizer"), BYTES, "bpe")
 
@@ -42,7 +35,7 @@ def write_raw(texts) -> None:
     write_source(Path("raw"), "mine", text=texts)
 
 
-def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
+def write_params(train=ALL, validation=ALL) -> None:
     """Write the shipped parameters with one source `mine` and one tokenizer `t`."""
     selected = {
         "data": {"source": "mine"},
@@ -52,22 +45,16 @@ def write_params(train=ALL, validation=ALL, tokenizer=None, fetch=None) -> None:
     }
     write_json("params.yaml", read_yaml(ROOT / "params.yaml") | selected)
 
-    source = {"fetch": fetch, "train": train, "validation": validation, "prompts": [""]}
+    source = {"fetch": None, "train": train, "validation": validation, "prompts": [""]}
     write_json("sources.yaml", {"sources": {"mine": source}})
 
-    tokenizer = tokenizer or {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
-    presets = {"selections": {"none": NONE}, "tokenizers": {"t": tokenizer}}
-    write_json("presets.yaml", PRESETS | presets)
-    if not Path("runtime.yaml").exists():
-        write_runtime()
-
-
-def write_runtime() -> None:
+    tokenizer = {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
+    write_json("presets.yaml", read_yaml(ROOT / "presets.yaml") | {"tokenizers": {"t": tokenizer}})
     write_json("runtime.yaml", read_yaml(ROOT / "runtime.yaml") | {"tokenize": {"num_processes": 1}})
 
 
 def arguments(split="train", folder="tokenizer") -> list[str]:
-    return ["--split", split, *TEXT, "--tokenizer", str(folder), "--tokens", f"out/{split}.bin"]
+    return ["--split", split, "--raw", "raw", "--tokenizer", str(folder), "--tokens", f"out/{split}.bin"]
 
 
 def tokenize(split="train", folder="tokenizer") -> int:

@@ -11,6 +11,7 @@ import itertools
 import multiprocessing
 import os
 import pkgutil
+import shlex
 import shutil
 import signal
 import sys
@@ -33,22 +34,20 @@ from support.process import AT_END, CAP_S, end_group, wait_for
 from support.stages import change_params, run_here
 from support.workspace import Workspace
 
-FLAGS = {
-    "--train": "train.bin", "--validation": "validation.bin", "--tokenizer": "data/tokenizer",
-    "--models": "data/models", "--metrics": "metrics", "--plots": "plots",
-}  # fmt: skip
-ARGUMENTS = [word for flag in FLAGS.items() for word in flag]
-TRAIN = ("train", ARGUMENTS)
+ARGUMENTS = shlex.split(
+    "--train train.bin --validation validation.bin --tokenizer data/tokenizer"
+    " --models data/models --metrics metrics --plots plots"
+)
 TOKENS = Path("data/processed_datasets")
 TOKENIZER = {"kind": "bpe", "vocab_size": 50, "eot_id": 49, "sha256": "ab" * 32}
-MAX_STEPS = 8
 RESULTS = [
     "data/models/best_model_params.pt", "data/models/last_model_params.pt", "data/models/model.json",
     "plots/training.csv", "plots/validation.csv", "metrics/train.json",
 ]  # fmt: skip
-PRELOADED = ["support.train_cases", "torch._dynamo", "matplotlib.pyplot", "pytest", "pandas", "pyarrow.parquet"]
-PRELOADED += ["tiktoken", "tokenizers", "fetch", "make_tokenizer", "tokenize_split", "audit", "eval", "plot"]
-PRELOADED += ["support.preloaded"]
+PRELOADED = [
+    "torch._dynamo", "matplotlib.pyplot", "pandas", "pyarrow.parquet", "tiktoken", "tokenizers",
+    "fetch", "make_tokenizer", "tokenize_split", "audit", "eval", "plot", "support.preloaded",
+]  # fmt: skip
 SERVER = multiprocessing.get_context("forkserver")
 
 
@@ -67,8 +66,14 @@ def make_training(folder: Path) -> Workspace:
     """
     workspace = Workspace(folder)
     workspace.make_small()
-    workspace.change(**{"train.max_tokens": 512 * MAX_STEPS, "train.eval_every_tokens": 2048})
-    workspace.change(**{"train.sampled_vocab_size": 25, "train.ngram_buckets": None})
+    workspace.change(
+        **{
+            "train.max_tokens": 512 * 8,
+            "train.eval_every_tokens": 2048,
+            "train.sampled_vocab_size": 25,
+            "train.ngram_buckets": None,
+        }
+    )
     with contextlib.chdir(folder):
         set_runtime(checkpoint_every_s=0)
         write_ids("train.bin", 3000)
@@ -189,7 +194,7 @@ class Stage:
     to files. The end of the test ends the stage, and its children with it.
     """
 
-    def __init__(self, sabotage: Callable | None = None, *arguments, command: tuple[str, list[str]] = TRAIN):
+    def __init__(self, sabotage: Callable | None = None, *arguments, command=("train", ARGUMENTS)):
         start_server()
         printed = Path(AT_END.enter_context(tempfile.TemporaryDirectory()))
         self._out, self._err = printed / "out", printed / "err"
