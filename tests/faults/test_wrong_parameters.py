@@ -24,6 +24,7 @@ HUB_TOKENIZER = {"kind": "huggingface", "repo": "../n", "revision": "main"}
     ("stage", "name", "value", "sentence"),
     [
         ("fetch", f"{FETCH}.kind", "s3", f"sources.yaml: {FETCH}.kind is 's3'"),
+        ("fetch", f"{FETCH}.encoding", "hex", f"sources.yaml: {FETCH}.encoding is 'hex'"),
         ("make_tokenizer", "tokenizer.name", "nope", "presets.yaml: tokenizers.nope is missing; there are: "),
         ("tokenize_train", "sources.local.train.num_chars", 0, "at least 1"),
         ("tokenize_val", "sources.local.validation.split", "train", "train and validation share characters 0"),

@@ -26,7 +26,6 @@ from support.stages import change_params, module_and_arguments, stage_folder, wo
 MODELS = Path("data/models")
 MODEL = Path("data/models/model.json")
 TRAIN = Path("data/processed_datasets/train.bin")
-TRAIN_JSON = TRAIN.with_suffix(".json")
 VALIDATION = Path("data/processed_datasets/validation.bin")
 CONTAMINATION = Path("data/audit/contamination.parquet")
 _, ARGUMENTS = module_and_arguments("eval")
@@ -52,24 +51,17 @@ def record_data(**sha256_by_split: str | None) -> None:
 def write_split(path: Path, texts: list[str], tokenizer) -> dict:
     """Write a token file of these documents, and return its sidecar."""
     ids, _ = tokenizer.encode_documents(texts)
-    made_with = {
-        "sha256": tokenizer.sha256,
-        "vocab_size": tokenizer.vocab_size,
-        "eot_id": tokenizer.eot_id,
-    }
+    made_with = {name: getattr(tokenizer, name) for name in ("sha256", "vocab_size", "eot_id")}
     return write_tokens(path, [ids], "uint16", lambda: {"tokenizer": made_with, "documents": len(texts)})
 
 
 def write_audit(texts: list[str], validation_sha256: str, contaminated: float = 0.0) -> None:
     """Write the part of data/audit that eval reads; `contaminated` is the fraction of every other document."""
-    fractions = [0.0, contaminated] * len(texts)
-    table = pa.table(
-        {
-            "contaminated_fraction": fractions[: len(texts)],
-            "utf8_bytes": [len(text.encode()) for text in texts],
-        }
-    )
-    table = table.replace_schema_metadata({"validation_sha256": validation_sha256})
+    columns = {
+        "contaminated_fraction": [contaminated * (number % 2) for number in range(len(texts))],
+        "utf8_bytes": [len(text.encode()) for text in texts],
+    }
+    table = pa.Table.from_pydict(columns, metadata={"validation_sha256": validation_sha256})
     CONTAMINATION.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, CONTAMINATION)
 
@@ -229,9 +221,6 @@ def test_a_source_without_prompts_is_scored_and_has_no_samples(tokenizer):
     assert eval_stage.main(ARGUMENTS) == 0
 
     assert read_json("data/evaluation/samples.json")["samples"] == []
-    summary = read_json("data/evaluation/details.json")["samples"]
-    assert summary.pop("samples") == 0
-    assert set(summary.values()) == {None}
     assert read_json("metrics/eval.json")["bits_per_byte"] > 0
 
 
@@ -254,11 +243,6 @@ def write_other_text(tokenizer) -> None:
     write_audit(TEXTS[70:90], meta["sha256"])
 
 
-def use_another_tokenizer() -> None:
-    made_with = read_json(TRAIN_JSON)["tokenizer"]
-    change_json(TRAIN_JSON, tokenizer=made_with | {"sha256": "ab" * 32})
-
-
 def write_infinite_weights(tokenizer) -> None:
     trained_with = read_json(MODEL)["data_sha256"]
     model = build(tokenizer.vocab_size)
@@ -272,11 +256,6 @@ def write_infinite_weights(tokenizer) -> None:
 REFUSED = {
     "text of another training": (write_other_text, 4, f"{MODEL}: trained with another {VALIDATION}"),
     "audit of another text": (lambda _: write_audit(TEXTS[50:70], "ab" * 32), 4, f"{CONTAMINATION}: made from another"),
-    "another tokenizer of train": (
-        lambda _: use_another_tokenizer(),
-        4,
-        f"{TRAIN}: made with tokenizer abab",
-    ),
     "less than a window": (lambda tokenizer: write_validation(["short"], tokenizer), 3, "needs 33"),
     "no text": (lambda tokenizer: write_validation([""] * 40, tokenizer), 3, "contains no text"),
     "losses that are not finite": (write_infinite_weights, 3, "not finite"),

@@ -6,11 +6,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fetch import ChosenSource, parts_of_mixture
 from fetch import main as fetch_main
 from lm.core.files import read_json, sha256_file
-from lm.text.slices import Slice
-from support.mixture_cases import write_fetched
+from support.mixture_cases import write_mixture
 from support.project import SPLIT, TEST_DOCUMENTS
 from support.refusal import files_below, refused
 from support.stages import STAGES, TINY, change_params, run_stages, stage_folder, write_texts
@@ -69,47 +67,26 @@ def test_the_test_documents_leave_training_and_the_manifest_records_them_apart(p
 @pytest.mark.parametrize("of", ["train", "validation"])
 def test_a_slice_of_the_test_split_is_refused(project, capsys, of):
     """A source of the Hub may have a split of this name, on which it was usual to validate."""
-    hub = {
-        "kind": "hub",
-        "repo": "o/n",
-        "revision": "main",
-        "files": {"train": ["a.parquet"], "test": ["b.parquet"]},
-        "column": "text",
-    }
-    change_params(Path(), {"sources.local.fetch": hub, f"sources.local.{of}.split": "test"})
+    change_params(Path(), {f"sources.local.{of}.split": "test"})
 
     status = fetch_main(FETCH)
 
     refused(status, capsys.readouterr().err, 2, f"sources.local.{of}.split is 'test'", "another name")
 
 
-# Sources that bring a test split of their own, and mixtures.
-
-DOCUMENTS = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" for i in range(12)]
-WITHOUT_TEST = {"train": DOCUMENTS[:8], "validation": DOCUMENTS[8:10]}
-WITH_TEST = WITHOUT_TEST | {"test": DOCUMENTS[10:]}
-WHOLE_SPLITS = ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
-
-
 def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
     """A source with weight 0 is tested too, as it is validated; one without a test split is not."""
-    fetched = {}
-    for name, splits in {"a": WITH_TEST, "b": WITHOUT_TEST, "c": WITH_TEST}.items():
-        folder = tmp_path / name
-        manifest = write_fetched(folder, name, **splits)
-        fetched[name] = (WHOLE_SPLITS, folder, manifest)
+    sources = {name: {split: [f"{split} {name}"] for split in ("train", "validation", "test")} for name in "abc"}
+    del sources["b"]["test"]
 
-    parts = parts_of_mixture(fetched, {"a": 1.0, "b": 1.0, "c": 0.0})
+    write_mixture(tmp_path, sources, {"a": 1.0, "b": 1.0, "c": 0.0})
 
-    assert [(part.output_split, part.source) for part in parts] == [
-        ("validation", "a"),
-        ("validation", "b"),
-        ("validation", "c"),
-        ("test", "a"),
-        ("test", "c"),
-        ("train", "a"),
-        ("train", "b"),
-    ]
+    texts = {split: pq.read_table(tmp_path / f"{split}.parquet")["text"].to_pylist() for split in sources["a"]}
+    assert sorted(texts.pop("train")) == ["train a", "train b"]
+    assert texts == {
+        "validation": ["validation a", "validation b", "validation c"],
+        "test": ["test a", "test c"],
+    }
 
 
 # No other stage reads it.

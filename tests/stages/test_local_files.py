@@ -11,7 +11,6 @@ import pytest
 from lm.core.files import read_json
 from lm.core.params import read_yaml
 from support import ROOT
-from support.refusal import refused
 from support.stages import change_params, run_here, stage_folder
 
 FETCH = "sources.local.fetch"
@@ -91,32 +90,24 @@ def test_files_of_two_encodings_are_read_right_and_counted(fetch, capsys):
     assert read_json("data/raw/manifest.json")["sources"]["local"]["utf_8_files"] == 2
 
 
-def test_an_encoding_that_python_does_not_have_is_refused(fetch, capsys):
-    status = fetch({"a.txt": b"words"}, encoding="hex")
-
-    refused(status, capsys.readouterr().err, 2, f"sources.yaml: {FETCH}.encoding is 'hex'; it must be")
-
-
 def test_damaged_files_are_listed_in_the_manifest_and_named(fetch, capsys):
     long = b"plain words " * 1000
     latin = long + "é é".encode("cp1252")
-    files = {f"{number}.txt": latin for number in range(5)}
-    files |= {"n.txt": long + b"\0" * 9, "o.jsonl": b'"\\u0000 ' + long + b'"', "whole.txt": long}
+    files = {f"{number}.txt": latin for number in range(5)} | {"n.txt": long + b"\0" * 9, "whole.txt": long}
 
     assert fetch(files) == 0
 
     said = capsys.readouterr().err
     texts = Path("../texts").resolve()
     first = ", ".join(f"{texts}/{number}.txt" for number in range(3))
-    assert "10 characters in 5 of 8 files are not utf-8" in said
+    assert "10 characters in 5 of 7 files are not utf-8" in said
     assert f"in {first} and 2 more (damaged_files in data/raw/manifest.json)" in said
-    assert "10 characters in 2 of 8 files are NUL" in said
+    assert "9 characters in 1 of 7 files are NUL" in said
     source = read_json("data/raw/manifest.json")["sources"]["local"]
     assert source["replaced_characters"] == 10
-    _, *others, nuls, of_json = source["damaged_files"]
-    assert [file["replaced_characters"] for file in others] == [2] * 4
+    *others, nuls = source["damaged_files"]
+    assert [file["replaced_characters"] for file in others] == [2] * 5
     assert nuls == {"path": f"{texts}/n.txt", "replaced_characters": 0, "nul_characters": 9}
-    assert of_json["nul_characters"] == 1
 
 
 THAI = "กขคงจชซญดตถทนบปผพฟมยรลวสหอ"
@@ -128,25 +119,19 @@ def with_other_letters(text: str) -> str:
 
 
 def test_near_copies_in_a_script_without_spaces_are_in_one_split(fetch):
-    """The rule of the source `local`; by rule 1, copies are in both splits."""
+    """The rule of the source `local`."""
     split = read_yaml("sources.yaml")["sources"]["local"]["fetch"]["split"] | {"validation_fraction": 0.3}
     originals = ["".join(random.Random(seed).choices(THAI, k=2000)) for seed in range(20)]
     copies = [with_other_letters(text) for text in originals]
     files = {f"{number}.txt": text.encode() for number, text in enumerate(originals + copies)}
 
-    def num_separated() -> int:
-        validation = set(texts_of("validation"))
-        return sum((a in validation) != (b in validation) for a, b in zip(originals, copies, strict=True))
-
     assert fetch(files, split=split) == 0
-    assert num_separated() == 0
-    recorded = read_json("data/raw/manifest.json")["sources"]["local"]["split"]
-    assert recorded == split
-    assert recorded["near_duplicates"]["rule"] == 3
 
-    change_params(Path(), {f"{FETCH}.split.near_duplicates.rule": 1})
-    assert run_here("fetch") == 0
-    assert num_separated() > 0
+    validation = set(texts_of("validation"))
+    is_in_validation = [text in validation for text in originals]
+    assert is_in_validation == [text in validation for text in copies]
+    assert 0 < sum(is_in_validation) < len(originals)
+    assert read_json("data/raw/manifest.json")["sources"]["local"]["split"] == split
 
 
 def test_git_is_not_asked_about_text_outside_the_repository(fetch, capsys):

@@ -6,7 +6,6 @@ import pytest
 
 from extras.trace.documents import document_sources
 from lm.core.files import read_json
-from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import WHOLE, mixed, write_mixture
 from support.tokenize_cases import (
@@ -58,12 +57,8 @@ def test_tools_find_the_source_of_each_document(project, monkeypatch):
     monkeypatch.setattr(paths, "RAW", Path("raw"))
     monkeypatch.setattr(paths, "MANIFEST", Path("raw/manifest.json"))
     assert tokenize("train") == tokenize("validation") == 0
-    train, validation = open_tokens("out/train.bin"), open_tokens("out/validation.bin")
-    tokenizer = load_tokenizer("tokenizer")
-    texts = [tokenizer.decode(train.ids[begin : end - 1]) for begin, end in train.spans]
 
-    assert document_sources(train) == ["short" if text.startswith("short") else "long" for text in texts]
-    assert document_sources(validation) == ["long", "long", "short"]
+    assert document_sources(open_tokens("out/validation.bin")) == ["long", "long", "short"]
 
 
 def test_the_audit_warns_of_a_missed_weight(project, capsys):

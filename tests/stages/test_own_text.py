@@ -15,7 +15,6 @@ import yaml
 from fetch import reject_text_git_would_take
 from lm.core.errors import REPAIR, IntegrityError, ParamsError
 from lm.core.files import read_json
-from support import ROOT
 from support.damage import remove, truncate
 from support.workspace import Workspace
 
@@ -130,16 +129,6 @@ def test_own_text_runs_in_a_copy(workspace):
     assert "up to date" in workspace.run("dvc", "status", "dvc.yaml").stdout
     workspace.run("git", "add", "-A")
     assert "diary" not in workspace.run("git", "status", "--short").stdout
-
-
-@pytest.mark.slow
-def test_a_separator_can_be_set_for_one_experiment(workspace):
-    write_diary(workspace.folder / "data/local", "one\n\n\ntwo\n\n\nthree")
-    (command,) = re.findall("dvc exp run .*separator=.*", (ROOT / "docs/data.md").read_text())
-
-    printed = workspace.run("sh", "-c", command).stdout
-
-    assert "train: 2 documents" in printed
 
 
 @pytest.mark.slow

@@ -1,19 +1,15 @@
 """The rules of a selection in the stage fetch: what they drop and why, what the manifest records."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from fetch import ChosenSource, parts_of_mixture, parts_of_source
 from lm.core.params import coerce, read_yaml
-from lm.text.compose import compose
 from lm.text.config import Selection
-from lm.text.slices import Slice
 from support import ROOT
-from support.mixture_cases import NO_RULES, write_fetched
+from support.mixture_cases import NO_RULES, write_mixture, write_source
 
 PROSE = "The ship left the harbour at dawn, and number {} of the crew watched the town grow small behind them. "
 
@@ -29,30 +25,14 @@ def prose(i: int) -> str:
 
 DOCUMENTS = [prose(i) for i in range(12)]
 FILTERED = read_yaml(ROOT / "presets.yaml")["selections"]["filtered"]
-
-
 RULES = coerce(FILTERED, Selection, "selections.chosen", "presets.yaml")
 
 
 def select(texts: dict[str, dict[str, list[str]]], chosen: Selection) -> dict:
-    """Write raw/ from sources with their splits as the stage does; return the manifest."""
-    source = ChosenSource(None, Slice("train", 0, None), Slice("validation", 0, None))
-    fetched = {}
-    for name, splits in texts.items():
-        folder = Path("fetched", name)
-        shutil.rmtree(folder, ignore_errors=True)
-        manifest = write_fetched(folder, name, **splits)
-        fetched[name] = (source, folder, manifest)
-
-    if len(fetched) > 1:
-        weights = dict.fromkeys(fetched, 1.0)
-        parts = parts_of_mixture(fetched, weights)
-    else:
-        weights = None
-        parts = parts_of_source("mine", *fetched["mine"])
-    raw = Path("raw")
-    raw.mkdir(exist_ok=True)
-    return compose(raw, "mine", parts, weights, "chosen", chosen)
+    """Write raw/ from the source `mine` or several, each with its splits; return the manifest."""
+    if len(texts) > 1:
+        return write_mixture(Path("raw"), texts, dict.fromkeys(texts, 1.0), rules=chosen)
+    return write_source(Path("raw"), "mine", rules=chosen, **texts["mine"])
 
 
 def documents_dropped(manifest: dict, source: str = "mine", split: str = "train") -> dict[str, int]:
@@ -94,7 +74,6 @@ def test_each_rule_drops_junk_and_keeps_prose_and_the_manifest_counts_both():
 
     assert texts_of("train") == DOCUMENTS[2:]
     assert texts_of("validation") == DOCUMENTS[:2]
-    assert selection["name"] == "chosen"
     assert selection["rules"] == FILTERED
     assert documents_dropped(filtered, split="validation") == {}
     assert documents_dropped(filtered) == {

@@ -11,7 +11,7 @@ from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import open_tokens
 from support.mixture_cases import write_source
-from support.texts import make_texts
+from support.tokenizer_cases import fuzzed_texts
 from tokenize_split import tokenize_slice
 
 WHOLE = Slice("text", 0, None)
@@ -24,7 +24,7 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenize")
     raw = folder / "raw"
     tokenizer = folder / "tokenizer"
-    texts = make_texts()
+    texts = [text for text in fuzzed_texts(300, seed=6) if text]
     write_source(raw, per_file=120, text=texts)
     tokenizer.mkdir()
     write_trained_bpe(tokenizer, [texts], 300)

@@ -1,9 +1,7 @@
 """What the train stage prints and writes, and what it refuses with which exit code and sentence."""
 
-import contextlib
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,35 +27,32 @@ from lm.train.state import TrainingState
 from lm.train.step import learning_rate
 from support.model_cases import let_models_see_the_next_token
 from support.refusal import refused
-from support.train_cases import ARGUMENTS, TOKENIZER, clear, only_run, restored, results, set_runtime, write_ids
-from support.workspace import SMALL, Workspace
+from support.train_cases import (
+    ARGUMENTS,
+    TOKENIZER,
+    clear,
+    fresh_training,
+    make_training,
+    only_run,
+    restored,
+    results,
+    set_runtime,
+    write_ids,
+)
+from support.workspace import Workspace
 
-BATCH_TOKENS = SMALL["train.batch_tokens"]
+BATCH_TOKENS = 512
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    workspace = Workspace(tmp_path_factory.mktemp("template") / "ws")
-    workspace.make_small()
-    workspace.change(**{"train.ngram_buckets": None})
-    return workspace
-
-
-@contextlib.contextmanager
-def fresh(template: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
-    """Work in the small copy: its own parameters, token files of a fixed cycle, and nothing that a run has made."""
-    monkeypatch.chdir(template.folder)
-    clear()
-    write_ids("train.bin", 3000)
-    write_ids("validation.bin", 700)
-    with restored("params.yaml", "presets.yaml", "runtime.yaml"):
-        yield template
+    return make_training(tmp_path_factory.mktemp("template") / "ws")
 
 
 @pytest.fixture
-def workspace(template, monkeypatch):
+def workspace(template):
     """The small copy as the working directory."""
-    with fresh(template, monkeypatch):
+    with fresh_training(template):
         yield template
 
 
@@ -78,16 +73,6 @@ def read_curve(path: Path | str, columns: range | None = None) -> np.ndarray:
 
 
 # What the stage refuses.
-
-
-def test_spelling_needs_the_flag_of_the_tokenizer(workspace, capsys):
-    change_training(workspace, ngram_buckets=64)
-    place = ARGUMENTS.index("--tokenizer")
-    without_tokenizer = ARGUMENTS[:place] + ARGUMENTS[place + 2 :]
-
-    status = train_stage.main(without_tokenizer)
-
-    refused(status, capsys.readouterr().err, 2, "params.yaml: train.ngram_buckets is 64", "--tokenizer")
 
 
 @pytest.mark.parametrize("first_step", [0, 2])
@@ -121,13 +106,14 @@ def trained(template):
         update_weights(state, lr)
         weights[state.step] = state.weights()
 
-    with pytest.MonkeyPatch.context() as patch, fresh(template, patch):
+    with pytest.MonkeyPatch.context() as patch, fresh_training(template):
         patch.setattr(train_stage.step, "update_weights", update)
         patch.setattr(train_stage.step, "validation_loss", lambda state, *others: LOSSES[state.step])
         template.change(**{"models.micro.sliding_window": 64})
         change_training(
             template,
             seed=5,
+            sampled_vocab_size=None,
             eval_tokens=96,
             warmup_steps=2,
             max_tokens=5 * BATCH_TOKENS + 1,
@@ -228,7 +214,7 @@ def test_threads_stay_where_they_change_bits(workspace, monkeypatch):
 
     train()
 
-    assert adapting == [False] * 20
+    assert adapting == [False] * 8
 
 
 @pytest.fixture
@@ -260,7 +246,7 @@ def test_time_is_counted_by_activity_and_the_last_save_alone_decides_when_the_ne
     takes(train_stage.step, "validation_loss", 0.5)
     takes(TrainingState, "digest", 0.25)
     saved = takes(train_stage.checkpoints, "save_checkpoint", 0.13)
-    change_training(workspace, eval_every_tokens=20 * BATCH_TOKENS)
+    change_training(workspace, max_tokens=20 * BATCH_TOKENS, eval_every_tokens=20 * BATCH_TOKENS)
     set_runtime(checkpoint_every_s=5, keep_checkpoints=0)
 
     fingerprint = train()
@@ -296,11 +282,12 @@ def test_a_run_keeps_subnormal_numbers(workspace, flushed):
 @pytest.fixture
 def of_documents(workspace):
     """Train a model that keeps to its document, on token files of short documents; return it and its record."""
-    for name, count in (("train.bin", 3000), ("validation.bin", 700)):
-        write_ids(name, count, TOKENIZER | {"eot_id": 5})
-    change_training(workspace, attend_across_documents=False)
-    train()
-    return eval_stage.load_as_trained(Path("data/models"))
+    with restored("train.bin", "train.json", "validation.bin", "validation.json"):
+        for name, count in (("train.bin", 3000), ("validation.bin", 700)):
+            write_ids(name, count, TOKENIZER | {"eot_id": 5})
+        change_training(workspace, attend_across_documents=False)
+        train()
+        yield eval_stage.load_as_trained(Path("data/models"))
 
 
 def selected_loss(model, record: dict) -> float:

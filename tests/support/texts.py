@@ -1,4 +1,4 @@
-"""Texts for tests: sentences of random words, and texts of many lengths and scripts."""
+"""Texts for tests: sentences of random words."""
 
 import json
 import random
@@ -32,17 +32,3 @@ def write_sentences(path: Path, num_documents: int, seed: int = 0) -> None:
     """Write `sentences` as JSON lines."""
     lines = [json.dumps({"text": text}) + "\n" for text in sentences(num_documents, seed)]
     path.write_text("".join(lines), encoding="utf-8")
-
-
-def make_texts() -> list[str]:
-    """Return texts of many lengths and scripts."""
-    draw = random.Random(0)
-    words = ["int", " main", "(void)", "\n", "  ", "é", "漢字", "\N{GRINNING FACE}", "<|endoftext|>", "\0", "x" * 50]
-    texts = []
-    for number in range(300):
-        num_words = draw.randrange(1, 200)
-        text = "".join(draw.choices(words, k=num_words))
-        if number % 40 == 7:
-            text += "\ua7ce's"  # a character that only the newest Unicode has
-        texts.append(text)
-    return texts

@@ -85,11 +85,11 @@ def make_training(folder: Path) -> Workspace:
 def fresh_training(workspace: Workspace, **runtime) -> Iterator[None]:
     """Work in the folder of `workspace`, without what earlier runs have made.
 
-    `runtime` has settings of the section `train` of runtime.yaml. The end restores params.yaml and runtime.yaml.
+    `runtime` has settings of the section `train` of runtime.yaml. The end restores the parameter files.
     """
     with contextlib.chdir(workspace.folder):
         clear()
-        with restored("params.yaml", "runtime.yaml"):
+        with restored("params.yaml", "presets.yaml", "runtime.yaml"):
             set_runtime(**runtime)
             yield
 

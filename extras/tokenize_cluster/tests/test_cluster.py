@@ -20,10 +20,10 @@ from lm.tokenizer.build import write_trained_bpe
 from support import ROOT
 from support.damage import flip
 from support.stages import work_in_copy
-from support.texts import make_texts
+from support.tokenizer_cases import fuzzed_texts
 
 OUT = Path("data/processed_datasets/train.bin")
-TEXTS = make_texts()
+TEXTS = fuzzed_texts(300, seed=6)
 WHOLE = Slice("text", 0, None)
 FILES = (TEXTS[:40], TEXTS[40:45], ["", ""], TEXTS[45:200], TEXTS[200:])
 
