@@ -1,8 +1,8 @@
 """Calls of the functions that lm.exact.order, cpu and gpu have in common, and their results.
 
 A case yields the results of one of these modules for numbers on a device; in CASES it takes both and returns a list.
-Whoever computes, the results must be equal bit for bit. The numbers are hard to add, the shapes fit no tile, and masks
-reveal the order of additions.
+Whoever computes, the results must be equal bit for bit. The numbers are hard to add: another order of additions gives
+other bits. The shapes fit no tile, and the longest sums have three chains.
 """
 
 import inspect
@@ -17,7 +17,6 @@ from lm.exact import order
 from lm.exact.order import AdamWScalars
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton-Schulz iteration
-HUGE = 2.0**30  # a float32 number that takes in every 1 added to it
 
 
 # The definition, for tensors.
@@ -131,31 +130,28 @@ def multiply(kernels, a, b, out=None):
     return kernels.multiply(a, packed, undefined)
 
 
+# Every kind of number in one shape (M, K, N), and other shapes.
+PRODUCTS = [
+    *((kind, 19, 300, 21) for kind in KINDS),
+    ("normal", 1, 1, 1),
+    ("normal", 1, 513, 67),
+    ("normal", 3, 16, 130),
+    ("normal", 64, 256, 64),
+    ("normal", 130, 90, 3),
+    ("normal", 2, 1024, 5),
+    ("normal", 7, 1792, 9),
+]
+
+
 @case
-def product_of_kinds(kernels, numbers):
-    for kind in KINDS:
-        a = numbers.of_kind(kind, 19, 300)
-        b = numbers.of_kind(kind, 300, 21)
+def products(kernels, numbers):
+    for kind, M, K, N in PRODUCTS:
+        a = numbers.of_kind(kind, M, K)
+        b = numbers.of_kind(kind, K, N)
         yield multiply(kernels, a, b)
     negative = numbers.vanishing(3, 300)
     positive = -numbers.vanishing(300, 5)
     yield multiply(kernels, negative, positive)
-
-
-@case
-def product_of_shapes(kernels, numbers):
-    for M, K, N in (
-        (1, 1, 1),
-        (1, 513, 67),
-        (3, 16, 130),
-        (64, 256, 64),
-        (130, 90, 3),
-        (2, 1024, 5),
-        (7, 1792, 9),
-    ):
-        a = numbers.normal(M, K)
-        b = numbers.normal(K, N)
-        yield multiply(kernels, a, b)
 
 
 @case
@@ -167,116 +163,6 @@ def product_of_layouts(kernels, numbers):
         for y in (b, b.T.contiguous().T):
             yield multiply(kernels, x, y)
             yield multiply(kernels, x, y, out)
-
-
-# Orders of additions.
-
-
-def masks(num_terms: int, pairs: list[tuple[int, int]], device: str) -> Tensor:
-    """Return rows of ones, but for HUGE and -HUGE at a pair of places.
-
-    The sum of a row is the number of ones that are added after both: it tells the order of additions from outside
-    (FPRev, arXiv 2411.00442).
-    """
-    rows = torch.ones(len(pairs), num_terms, device=device)
-    for row, (i, j) in zip(rows, pairs, strict=True):
-        row[i] = HUGE
-        row[j] = -HUGE
-    return rows
-
-
-PRODUCT_TERMS = 700
-PRODUCT_PLACES = (0, 1, 100, 255, 256, 300, 511, 512, 690)
-PRODUCT_PAIRS = [(i, j) for i in PRODUCT_PLACES for j in range(0, PRODUCT_TERMS, 23) if i != j]
-ROW_NUMBERS = 256
-ROW_PLACES = (0, 1, 17, 63, 64, 70, 130, 199)
-ROW_PAIRS = [(i, j) for i in ROW_PLACES for j in range(0, ROW_NUMBERS, 7) if i != j]
-
-
-@case
-def product_tree(kernels, numbers):
-    rows = masks(PRODUCT_TERMS, PRODUCT_PAIRS, numbers.device)
-    ones = torch.ones(PRODUCT_TERMS, 2, device=numbers.device)
-    yield multiply(kernels, rows, ones)[:, 0]
-
-
-@case
-def row_dot_tree(kernels, numbers):
-    """Return x - mean(x), the gradient of a norm of ones, where x is 1: ROW_NUMBERS is a power of two."""
-    rows = masks(ROW_NUMBERS, ROW_PAIRS, numbers.device)
-    x = torch.ones_like(rows)
-    weight = torch.zeros_like(rows[0])
-    r = torch.ones_like(rows[:, 0])
-    grad_x, _ = kernels.rms_norm_gradient(rows, x, weight, r)
-    yield torch.where(rows == 1, grad_x, 0.0).amax(1)
-
-
-@case
-def row_sum_tree(kernels, numbers):
-    """Return nats of a 1 that takes in every number added to it one by one, but not the sum of two of them."""
-    rows = torch.full((ROW_NUMBERS, ROW_NUMBERS), -17.4, device=numbers.device)
-    rows.fill_diagonal_(0)
-    targets = torch.arange(ROW_NUMBERS, device=numbers.device)
-    yield kernels.softmax_less_targets(rows, rows.new_empty(0), targets)
-    yield rows
-
-
-LONG = 530  # positions: more than two chains
-LONG_PAIRS = [(3, 10), (3, 257), (100, 255), (255, 256), (256, 300), (310, 490), (511, 512), (520, 257), (480, 529)]
-EARLIEST = (5, 300)  # key positions
-
-
-def first_seen(device, window: int) -> Tensor:
-    """Return the first position that each of LONG positions sees (1, LONG)."""
-    position = torch.arange(LONG, dtype=torch.int32, device=device)
-    return (position - (window - 1)).clamp(min=0)[None].contiguous()
-
-
-def long_masks(device) -> Tensor:
-    """Return a mask in each of the numbers of a head: (1, LONG, 1, D)."""
-    return masks(LONG, LONG_PAIRS, device).T.reshape(1, LONG, 1, -1).contiguous()
-
-
-@case
-def attention_value_tree(kernels, numbers):
-    """Return the sums of values, of which the last position sees 512, all alike."""
-    v = long_masks(numbers.device)
-    zeros = torch.zeros_like(v)
-    out, _ = kernels.attention(zeros, zeros, v, first_seen(v.device, 512))
-    yield out[:, 512:]
-
-
-@case
-def attention_gradient_trees(kernels, numbers):
-    """Return gradients of keys, values and queries that are sums of masks."""
-    device = numbers.device
-    terms = long_masks(device)
-    zeros = torch.zeros_like(terms)
-    first = first_seen(device, LONG)
-    causal = torch.ones(LONG, LONG, device=device).tril()[None, None].contiguous()
-
-    # Values: all weights are 1.
-    _, _, grad_v = kernels.attention_gradient(terms, zeros, zeros, zeros, first, causal)
-    yield grad_v
-
-    # Keys: each position s is the only one that counts, and the gradient of its scores is 1.
-    grad = zeros.clone()
-    grad[..., 0] = 1
-    for s in EARLIEST:
-        p = torch.zeros(1, 1, LONG, LONG, device=device)
-        p[:, :, s:, s] = 2
-        v = zeros.clone()
-        v[0, s, 0, 0] = -0.5
-        _, grad_k, _ = kernels.attention_gradient(grad, terms, zeros, v, first, p)
-        yield grad_k[0, s, 0]
-
-    # Queries: the gradients of the scores of neighbours have different signs, and so have keys.
-    v = zeros.clone()
-    v[0, ::2, 0, 0] = 1
-    v[0, 1::2, 0, 0] = -1
-    keys = terms * v[..., :1]
-    grad_q, _, _ = kernels.attention_gradient(grad, zeros, keys, v, first, causal)
-    yield grad_q
 
 
 # Rows.
@@ -331,12 +217,13 @@ def gates(kernels, numbers):
 
 
 def attend(
-    kernels, numbers, B, T, S, H, K, D, window, short=False, backward=True, documents=False, kind="normal"
+    kernels, numbers, B, T, H, K, D, window, past=0, short=False, documents=False, kind="normal"
 ) -> list[Tensor]:
-    """Return the result, the weights, and unless `backward` is False the gradients of queries, keys and values.
+    """Return the result, the weights, and without a `past` the gradients of queries, keys and values.
 
-    The queries are those of the last T of S positions. `documents` begin every nine positions.
+    The queries are those of the last T positions, after `past` ones. `documents` begin every nine positions.
     """
+    S = past + T
     q = numbers.of_kind(kind, B, T, H, D)
     grad = numbers.of_kind(kind, B, T, H, D)
     k = numbers.of_kind(kind, B, S, K, D)
@@ -356,46 +243,46 @@ def attend(
     else:
         out, p = kernels.attention(q, k, v, first)
         gradient = kernels.attention_gradient
-    gradients = gradient(grad, q, k, v, first, p) if backward else ()
+    gradients = () if past else gradient(grad, q, k, v, first, p)
     return [out, p, *gradients]
 
 
 FINITE = ("subnormal", "vanishing", "cancelling", "zeros")
 
 
-# The numbers below are B, T, S, H, K, D and the window.
+# The numbers below are B, T, H, K, D and the window.
 
 
 @case
 def attention(kernels, numbers):
-    yield from attend(kernels, numbers, 1, 70, 70, 2, 1, 16, 70)
-    yield from attend(kernels, numbers, 2, 40, 40, 4, 2, 24, 20)
-    yield from attend(kernels, numbers, 1, 40, 40, 2, 2, 80, 40, documents=True)
-    yield from attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 17)
+    yield from attend(kernels, numbers, 1, 70, 2, 1, 16, 70)
+    yield from attend(kernels, numbers, 2, 40, 4, 2, 24, 20)
+    yield from attend(kernels, numbers, 1, 40, 2, 2, 80, 40, documents=True)
+    yield from attend(kernels, numbers, 1, 1, 1, 1, 1, 17)
     for kind in FINITE:
-        yield from attend(kernels, numbers, 1, 21, 21, 2, 1, 4, 18, kind=kind)
+        yield from attend(kernels, numbers, 1, 21, 2, 1, 4, 18, kind=kind)
 
 
 @case
 def attention_of_long_sums(kernels, numbers):
-    yield from attend(kernels, numbers, 1, 270, 270, 2, 1, 2, 300)
+    yield from attend(kernels, numbers, 1, 530, 1, 1, 2, 520)
 
 
 @case
 def attention_to_a_past(kernels, numbers):
-    yield from attend(kernels, numbers, 2, 1, 37, 2, 1, 16, 37, backward=False)
-    yield from attend(kernels, numbers, 1, 5, 300, 2, 2, 8, 290, backward=False)
-    yield from attend(kernels, numbers, 2, 1, 9, 2, 1, 16, 4, short=True, backward=False)
+    yield from attend(kernels, numbers, 2, 1, 2, 1, 16, 37, past=36)
+    yield from attend(kernels, numbers, 1, 5, 2, 2, 8, 290, past=295)
+    yield from attend(kernels, numbers, 2, 1, 2, 1, 16, 4, past=8, short=True)
 
 
 @case
 def short_attention(kernels, numbers):
-    yield from attend(kernels, numbers, 2, 9, 9, 4, 2, 16, 4, short=True)
-    yield from attend(kernels, numbers, 1, 20, 20, 2, 1, 24, 16, short=True, documents=True)
-    yield from attend(kernels, numbers, 1, 3, 3, 1, 1, 80, 7, short=True)
-    yield from attend(kernels, numbers, 1, 1, 1, 1, 1, 1, 1, short=True)
+    yield from attend(kernels, numbers, 2, 9, 4, 2, 16, 4, short=True)
+    yield from attend(kernels, numbers, 1, 20, 2, 1, 24, 16, short=True, documents=True)
+    yield from attend(kernels, numbers, 1, 3, 1, 1, 80, 7, short=True)
+    yield from attend(kernels, numbers, 1, 1, 1, 1, 1, 1, short=True)
     for kind in FINITE:
-        yield from attend(kernels, numbers, 1, 11, 11, 2, 1, 4, 5, short=True, kind=kind)
+        yield from attend(kernels, numbers, 1, 11, 2, 1, 4, 5, short=True, kind=kind)
 
 
 # Cross-entropy.

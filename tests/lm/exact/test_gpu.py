@@ -22,7 +22,6 @@ gpu_cases.main()
 """
 QUICK = (
     "product_of_layouts",
-    "product_tree",
     "gates",
     "attention_to_a_past",
     "losses",
