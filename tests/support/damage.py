@@ -1,6 +1,5 @@
 """Damage files. A damage is a function of a path."""
 
-import contextlib
 import os
 
 import numpy as np
@@ -9,25 +8,20 @@ from lm.core.files import read_json, write_json
 from lm.tokens.tokenfile import write_tokens
 
 
-@contextlib.contextmanager
-def writable(path):
-    """Open a file for a change that keeps its modification time, as a failing disk would."""
-    before = os.stat(path)
-    os.chmod(path, 0o644)
-    with open(path, "r+b") as file:
-        yield file
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    os.chmod(path, before.st_mode & 0o777)
+def flipped(content: bytes) -> bytes:
+    """Return a content with one bit flipped in the middle."""
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 1
+    return bytes(changed)
 
 
 def flip(path):
-    """Flip one bit in the middle of a file."""
-    with writable(path) as file:
-        middle = os.path.getsize(path) // 2
-        file.seek(middle)
-        byte = file.read(1)[0]
-        file.seek(middle)
-        file.write(bytes([byte ^ 1]))
+    """Flip one bit in the middle of a file, and keep its modification time, as a failing disk would."""
+    before = path.stat()
+    path.chmod(0o644)
+    path.write_bytes(flipped(path.read_bytes()))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    path.chmod(before.st_mode)
 
 
 def truncate(path):

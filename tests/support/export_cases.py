@@ -4,17 +4,15 @@ import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 
-import yaml
-
 from lm.core.files import write_json
 from lm.core.params import read_yaml
 from lm.model.seen import SEEN
 from support import ROOT
 from support.model_cases import SHAPE, build, write_bpe, write_trained
+from support.stages import change_params
 from tools.export_hf.cli import main
 
 PARAMS = read_yaml(ROOT / "params.yaml")
-PRESETS = read_yaml(ROOT / "presets.yaml")
 SOURCES = read_yaml(ROOT / "sources.yaml")
 SOURCE = PARAMS["data"]["source"]
 
@@ -70,13 +68,10 @@ def write_run(folder: Path) -> SimpleNamespace:
 
 def write_parameters(folder: Path) -> None:
     """Write the parameter files of the model that `write_trained` leaves."""
-    params = PARAMS | {
-        "model": {"name": "micro"},
-        "train": PARAMS["train"] | {"seq_len": 32, "seed": 1, "eval_tokens": 512},
-    }
-    presets = PRESETS | {"models": {"micro": SHAPE}}
-    for name, content in {"params": params, "presets": presets, "sources": SOURCES}.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    for name in ("params.yaml", "presets.yaml", "sources.yaml"):
+        (folder / name).write_text((ROOT / name).read_text())
+    of_training = {"train.seq_len": 32, "train.seed": 1, "train.eval_tokens": 512}
+    change_params(folder, {"model.name": "micro", "models": {"micro": SHAPE}} | of_training)
 
 
 def write_records(data: Path, record: dict) -> None:

@@ -22,10 +22,8 @@ def import_graph(folder: Path) -> dict[Path, set[Path]]:
     files = sorted(folder.rglob("*.py"))
     modules = {}
     for path in files:
-        parts = path.relative_to(folder).with_suffix("").parts
-        if parts[-1] == "__init__":
-            parts = parts[:-1]
-        modules[".".join(parts)] = path
+        name = ".".join(path.relative_to(folder).with_suffix("").parts)
+        modules[name.removesuffix(".__init__")] = path
 
     graph: dict[Path, set[Path]] = {}
     for path in files:

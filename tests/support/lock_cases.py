@@ -8,8 +8,6 @@ from lm.core.files import write_text
 from lm.core.params import read_yaml
 from tools.record.lock import md5_of
 
-OTHER_MD5 = "0" * 32
-
 
 def change_lock(*changes) -> None:
     """Change the stages of dvc.lock."""
@@ -19,15 +17,10 @@ def change_lock(*changes) -> None:
     write_text("dvc.lock", yaml.safe_dump(lock))
 
 
-def entry_of(entries: list[dict], path: str) -> dict:
-    """Return the entry of a path in the inputs or outputs of a stage."""
-    (entry,) = [each for each in entries if each["path"] == path]
-    return entry
-
-
 def other_code(stages: dict) -> None:
     """Give the code of train another hash."""
-    entry_of(stages["train"]["deps"], "src/train.py")["md5"] = OTHER_MD5
+    (code,) = [entry for entry in stages["train"]["deps"] if entry["path"] == "src/train.py"]
+    code["md5"] = "0" * 32
 
 
 def train_with(**values):

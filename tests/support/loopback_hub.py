@@ -19,12 +19,15 @@ import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import repeat
 from pathlib import PurePosixPath
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from support.damage import flipped
 
 FOREVER = 10**9
 
@@ -39,11 +42,6 @@ def parquet_bytes(**columns) -> bytes:
 def git_sha1(content: bytes) -> str:
     """Return the SHA-1 by which git knows a file of this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-def flip_a_bit(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
 def listings_of(files: dict[str, bytes]) -> dict[str, list[dict]]:
@@ -74,7 +72,7 @@ class LoopbackHub:
         self.answers: dict[str, Answer] = {}  # by path
         self.commits: set[tuple[str, str]] = set()  # (repository, commit)
         self.gated = {}  # repository → the token that opens its files, True if none does
-        self.faults = {}  # (kind, end of a path) → [times left, value]
+        self.faults = {}  # (kind, end of a path) → its value for each of the next requests
         self.is_hanging = False
         self.closed = threading.Event()
 
@@ -135,27 +133,27 @@ class LoopbackHub:
     def environment(self, home, **variables: str) -> dict[str, str]:
         """Return the environment for a client: the address, a cache in `home`, no inherited HF_ settings."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        return {**others, "HF_ENDPOINT": self.url, "HF_HOME": str(home), **variables}
+        patience = {"HF_HUB_ETAG_TIMEOUT": "600", "HF_HUB_DOWNLOAD_TIMEOUT": "600"}  # an answer may be late
+        return others | patience | {"HF_ENDPOINT": self.url, "HF_HOME": str(home)} | variables
 
     def cut(self, path, after_bytes, times=FOREVER, hang=False):
         """Drop the next GETs of a file after this many bytes; hang: leave the connection open instead, and silent."""
-        self.faults["cut", path] = [times, after_bytes]
+        self.faults["cut", path] = repeat(after_bytes, times)
         self.is_hanging = hang
 
     def corrupt(self, path, times=FOREVER):
         """Flip one bit in the middle of the file in its next GETs; size and ETag stay right."""
-        self.faults["corrupt", path] = [times, True]
+        self.faults["corrupt", path] = repeat(True, times)
 
     def fail(self, path, status, times=FOREVER):
         """Answer the next requests whose path ends with `path`, of any method, with `status`."""
-        self.faults["fail", path] = [times, status]
+        self.faults["fail", path] = repeat(status, times)
 
     def take(self, kind, path):
-        """Return the value of a fault of this kind that is set for a path, and count it; or None."""
-        for (fault_kind, end), fault in self.faults.items():
-            if fault_kind == kind and path.endswith(end) and fault[0] > 0:
-                fault[0] -= 1
-                return fault[1]
+        """Return the value of a fault of this kind for the next request of a path; or None."""
+        for (fault_kind, end), values in self.faults.items():
+            if fault_kind == kind and path.endswith(end):
+                return next(values, None)
         return None
 
     def answer(self, path: str, token: str) -> Answer:
@@ -201,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, path, body):
         """Send a body with its faults; drop the connection if it is not whole."""
         if self.hub.take("corrupt", path):
-            body = flip_a_bit(body)
+            body = flipped(body)
         sent = body[: self.hub.take("cut", path)]
         self.wfile.write(sent)
         self.hub.bytes_sent += len(sent)

@@ -1,13 +1,14 @@
-"""Made-up runs of 40 documents with their facts, for tests of comparisons."""
+"""Made-up runs of 40 documents, as unequal in length as those of the default corpus, for tests of comparisons."""
 
 import dataclasses
+import math
 
 import numpy as np
 
 from evidence.runs import Run
-from support.loss_cases import LN2, corpus
 from tools.record.run import Facts
 
+LN2 = math.log(2)
 NUM_DOCUMENTS = 40
 # The source of a mixture from which each document comes.
 SOURCES = np.array(["stories"] * 15 + ["headers"] * 25, object)
@@ -29,7 +30,9 @@ def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None
 
     `curve` are its validations; `inputs` are hashes by path.
     """
-    nats, _, utf8_bytes = corpus(np.random.default_rng(11), NUM_DOCUMENTS)
+    rng = np.random.default_rng(11)
+    utf8_bytes = np.maximum(rng.lognormal(7.6, 1.34, NUM_DOCUMENTS), 50).round()
+    bits_per_byte = rng.normal(1.3, 0.3, NUM_DOCUMENTS)
     noise = np.random.default_rng(seed).normal(0, 0.001, NUM_DOCUMENTS)
     facts = Facts(
         params={"train.seed": seed} | (params or {}),
@@ -43,7 +46,7 @@ def run(name: str, seed: int = 1, shift: float = 0.0, params: dict | None = None
     return MadeUpRun(
         name=name,
         seed=seed,
-        values=(nats + (shift * LN2 + noise) * utf8_bytes) / LN2,
+        values=(bits_per_byte + shift + noise / LN2) * utf8_bytes,
         sizes=utf8_bytes.astype(np.int64),
         configuration=facts.configuration,
         facts=facts,

@@ -115,11 +115,11 @@ def write_trained(folder: Path, model: Gemma3Model, tokenizer: Tokenizer) -> dic
     return json.loads((folder / "model.json").read_text())
 
 
-def optimizer_params(optimizer="muon", weight_decay=0.1, numerics: Numerics = "fast"):
+def optimizer_params(optimizer="muon", numerics: Numerics = "fast"):
     """Return what `build_optimizers` reads of the parameters."""
     return types.SimpleNamespace(
         optimizer=optimizer,
-        weight_decay=weight_decay,
+        weight_decay=0.1,
         beta1=0.9,
         beta2=0.95,
         numerics=numerics,

@@ -5,27 +5,15 @@ from pathlib import Path
 
 from lm.core.params import read_yaml
 from support import ROOT
-from support.stages import MICRO_MODEL, change_params, run_stages, stage_folder
+from support.stages import MICRO_MODEL, TINY, change_params, run_stages, stage_folder
 from support.texts import sentences
 from tools import use
 
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 NUM_STEPS = 4
 # What makes a run small, whatever the recipe says of its size.
-SMALL = {
-    "train.seq_len": 32,
-    "train.batch_tokens": 512,
-    "train.micro_batch_tokens": 256,
-    "train.max_tokens": 512 * NUM_STEPS,
-    "train.warmup_steps": 1,
-    "train.compile": False,
-    "train.log_every_tokens": 512,
-    "train.eval_every_tokens": 1024,
-    "train.eval_tokens": 256,
-    "eval.stride_fraction": 1.0,
-    "eval.sample_tokens": 4,
-    "eval.num_samples": 1,
-}
+SMALL = {name: value for name, value in TINY.items() if name.startswith(("train.", "eval."))}
+SMALL |= {"train.compile": False, "train.max_tokens": NUM_STEPS * TINY["train.batch_tokens"]}
 
 
 def recipe_folder(folder: Path) -> Path:

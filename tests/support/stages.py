@@ -138,7 +138,7 @@ def outputs_of(stage: str) -> list[str]:
     return [path if isinstance(path, str) else next(iter(path)) for path in declared]
 
 
-def write_texts(path: Path, num_documents: int = 80) -> None:
-    """Write documents, one a line of JSON, that are no near-duplicates of each other."""
-    texts = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" * 2 for i in range(num_documents)]
+def write_texts(path: Path) -> None:
+    """Write 80 documents, one a line of JSON, that are no near-duplicates of each other."""
+    texts = [f"document {i}: {i * 7919} and {i * 104729}, and {i * i * 31} more.\n" * 2 for i in range(80)]
     path.write_text("".join(json.dumps(text) + "\n" for text in texts))
