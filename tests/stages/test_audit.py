@@ -1,6 +1,6 @@
 """The audit counts and marks duplicates and contamination, and describes how the vocabulary fits the text."""
 
-from types import SimpleNamespace
+from string import ascii_letters
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,39 +19,6 @@ from support.tokenize_cases import (
     write_params,
     write_raw,
 )
-
-
-def tokens_of(ids):
-    """Return what the audit needs of a token file with these ids, in which 0 ends a document."""
-    return SimpleNamespace(ids=np.array(ids, np.uint16), eot_id=0, meta={"sha256": "ab" * 32})
-
-
-def test_contamination_is_counted_by_document(tmp_path):
-    train = tokens_of([*range(1, 40), 0])
-    copied = [*range(5, 25)]
-    new = [*range(100, 150)]
-    half = [*range(1, 14), *range(113, 100, -1)]
-    empty = []
-    validation = tokens_of([*copied, 0, *new, 0, *half, 0, *empty, 0])
-    utf8_bytes = np.array([1, 2, 3, 4])
-
-    contamination = audit.find_contamination(train, validation)
-    audit.write_contamination(tmp_path / "x.parquet", contamination, utf8_bytes, validation)
-
-    table = pq.read_table(tmp_path / "x.parquet")
-    assert table.to_pydict() == {
-        "document": [0, 1, 2, 3],
-        "tokens": [20, 50, 26, 0],
-        "contaminated_fraction": [1.0, 0.0, 0.5, 0.0],
-        "utf8_bytes": [1, 2, 3, 4],
-    }
-    assert table.schema.metadata == {b"validation_sha256": b"ab" * 32}
-    assert audit.describe_contamination(contamination) == {
-        "ngram_tokens": 13,
-        "contaminated_fraction": 33 / 96,
-        "clean_documents": 2,
-        "contaminated_documents": 1,
-    }
 
 
 def test_a_document_at_a_limit_is_contaminated_or_not_clean():
@@ -77,6 +44,21 @@ def project(tmp_path, monkeypatch):
         assert tokenize("train") == tokenize("validation") == 0
 
     return make
+
+
+def test_contamination_is_counted_by_document(project):
+    copied = ascii_letters[5:25]
+    half = ascii_letters[:13] + "-" * 13
+    project([ascii_letters], [copied, "new" * 10, half])
+
+    run_audit()
+
+    assert pq.read_table("audit/contamination.parquet").to_pydict() == {
+        "document": [0, 1, 2],
+        "tokens": [20, 30, 26],
+        "contaminated_fraction": [1.0, 0.0, 0.5],
+        "utf8_bytes": [20, 30, 26],
+    }
 
 
 def kinds_of(row: dict) -> list[str]:

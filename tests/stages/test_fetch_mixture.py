@@ -1,22 +1,19 @@
 """The stage fetch: the files that it writes of a mixture, and the mixtures that it refuses."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import fetch
-from lm.core.files import write_json
 from lm.core.params import read_yaml
 from lm.text.documents import open_manifest
 from support import ROOT
-from support.mixture_cases import WHOLE, mixed
+from support.mixture_cases import RAW, WHOLE, mixed
 from support.refusal import files_below, refused
+from support.stages import change_params, run_here, stage_folder
 from support.texts import sentences, write_sentences
 
-FETCH = ["--raw", "raw"]
 LOCAL = read_yaml(ROOT / "sources.yaml")["sources"]["local"]["fetch"] | {"split": None}
 A = sentences(7, seed=1)
 B = sentences(7, seed=2)
@@ -30,7 +27,7 @@ def whole(split: str) -> dict:
 
 
 def source(name: str, texts: list[str]) -> dict:
-    """Return the entry of a source of a file in texts/, whose last two documents are for validation."""
+    """Return the entry of a source of a file in data/local/, whose last two documents are for validation."""
     chars_of_train = sum(len(text) for text in texts[:5])
     return {
         "fetch": LOCAL | {"include": f"{name}.jsonl"},
@@ -52,34 +49,30 @@ def mixture(sources=("a", "b"), **weights) -> dict:
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Return a function that writes the shipped parameters with the mixture `mix`, its sources and further sources."""
-    monkeypatch.chdir(tmp_path)
-    Path("texts").mkdir()
-    write_sentences(Path("texts/a.jsonl"), 7, seed=1)
-    write_sentences(Path("texts/b.jsonl"), 7, seed=2)
-    Path("presets.yaml").write_text((ROOT / "presets.yaml").read_text())
-    params = read_yaml(ROOT / "params.yaml")
+    """Return a function that selects the mixture `mix` of the sources, and adds further sources."""
+    monkeypatch.chdir(stage_folder(tmp_path / "project"))
+    write_sentences(Path("data/local/a.jsonl"), 7, seed=1)
+    write_sentences(Path("data/local/b.jsonl"), 7, seed=2)
 
     def write(mix, **sources):
         entries = {"a": source("a", A), "b": source("b", B), "mix": mix}
-        write_json("params.yaml", params | {"data": {"source": "mix"}, "local": {"path": "texts"}})
-        write_json("sources.yaml", {"sources": entries | sources})
+        change_params(Path(), {"data.source": "mix", "sources": entries | sources})
 
     return write
 
 
 def columns_of(split: str) -> dict[str, list]:
     """Return the columns of a split of raw/."""
-    return pq.read_table(f"raw/{split}.parquet").to_pydict()
+    return pq.read_table(RAW / f"{split}.parquet").to_pydict()
 
 
 def test_the_text_is_written_once_in_the_order_of_the_mixture_by_its_weights(write, capsys):
     write(mixture(["b", "a"]))
 
-    assert fetch.main(FETCH) == 0
+    assert run_here("fetch") == 0
 
-    assert set(files_below(Path("raw"))) == {"manifest.json", "train.parquet", "validation.parquet"}
-    manifest = open_manifest(Path("raw"))
+    assert set(files_below(RAW)) == {"manifest.json", "train.parquet", "validation.parquet"}
+    manifest = open_manifest(RAW)
     assert manifest["source"] == "mix"
     assert list(manifest["sources"]) == ["b", "a"]
     validation = columns_of("validation")
@@ -120,7 +113,7 @@ REFUSED = [
 def test_a_wrong_mixture_is_refused(write, capsys, mix, words):
     write(mix, inner=mixture(), overlap=OVERLAP)
 
-    status = fetch.main(FETCH)
+    status = run_here("fetch")
 
     refused(status, capsys.readouterr().err, 2, "sources.yaml: sources.", words)
-    assert "raw" not in os.listdir()
+    assert not RAW.exists()

@@ -3,18 +3,13 @@
 import re
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
-from fetch import main as fetch_main
 from lm.core.files import read_json, sha256_file
-from support.mixture_cases import write_mixture
+from support.mixture_cases import RAW, texts_of, write_mixture
 from support.project import SPLIT, TEST_DOCUMENTS
 from support.refusal import files_below, refused
-from support.stages import STAGES, TINY, change_params, run_stages, stage_folder, write_texts
-
-RAW = Path("data/raw")
-FETCH = ["--raw", str(RAW)]
+from support.stages import STAGES, TINY, change_params, run_here, run_stages, stage_folder, write_texts
 
 
 @pytest.fixture
@@ -30,12 +25,8 @@ def project(tmp_path, monkeypatch):
 def fetch(test_documents: int | None) -> dict:
     """Run fetch with this number of test documents; return the manifest."""
     change_params(Path(), {f"{SPLIT}.test_documents": test_documents})
-    assert fetch_main(FETCH) == 0
+    assert run_here("fetch") == 0
     return read_json(RAW / "manifest.json")
-
-
-def texts_of(split: str) -> list[str]:
-    return pq.read_table(RAW / f"{split}.parquet")["text"].to_pylist()
 
 
 def test_the_test_documents_leave_training_and_the_manifest_records_them_apart(project):
@@ -69,24 +60,22 @@ def test_a_slice_of_the_test_split_is_refused(project, capsys, of):
     """A source of the Hub may have a split of this name, on which it was usual to validate."""
     change_params(Path(), {f"sources.local.{of}.split": "test"})
 
-    status = fetch_main(FETCH)
+    status = run_here("fetch")
 
     refused(status, capsys.readouterr().err, 2, f"sources.local.{of}.split is 'test'", "another name")
 
 
-def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path):
+def test_the_test_splits_of_a_mixture_follow_one_another(tmp_path, monkeypatch):
     """A source with weight 0 is tested too, as it is validated; one without a test split is not."""
     sources = {name: {split: [f"{split} {name}"] for split in ("train", "validation", "test")} for name in "abc"}
     del sources["b"]["test"]
 
-    write_mixture(tmp_path, sources, {"a": 1.0, "b": 1.0, "c": 0.0})
+    monkeypatch.chdir(tmp_path)
+    write_mixture(RAW, sources, {"a": 1.0, "b": 1.0, "c": 0.0})
 
-    texts = {split: pq.read_table(tmp_path / f"{split}.parquet")["text"].to_pylist() for split in sources["a"]}
-    assert sorted(texts.pop("train")) == ["train a", "train b"]
-    assert texts == {
-        "validation": ["validation a", "validation b", "validation c"],
-        "test": ["test a", "test c"],
-    }
+    assert sorted(texts_of("train")) == ["train a", "train b"]
+    assert texts_of("validation") == ["validation a", "validation b", "validation c"]
+    assert texts_of("test") == ["test a", "test c"]
 
 
 # No other stage reads it.

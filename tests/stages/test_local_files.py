@@ -5,12 +5,12 @@ import re
 import subprocess
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from lm.core.files import read_json
 from lm.core.params import read_yaml
 from support import ROOT
+from support.mixture_cases import texts_of
 from support.stages import change_params, run_here, stage_folder
 
 FETCH = "sources.local.fetch"
@@ -31,10 +31,6 @@ def fetch(tmp_path, monkeypatch):
         return run_here("fetch")
 
     return run
-
-
-def texts_of(split: str) -> list[str]:
-    return pq.read_table(f"data/raw/{split}.parquet")["text"].to_pylist()
 
 
 GERMAN = "Grüße, und „schöne“ Wörter; viele"
@@ -98,16 +94,15 @@ def test_damaged_files_are_listed_in_the_manifest_and_named(fetch, capsys):
     assert fetch(files) == 0
 
     said = capsys.readouterr().err
-    texts = Path("../texts").resolve()
-    first = ", ".join(f"{texts}/{number}.txt" for number in range(3))
     assert "10 characters in 5 of 7 files are not utf-8" in said
-    assert f"in {first} and 2 more (damaged_files in data/raw/manifest.json)" in said
+    assert "and 2 more (damaged_files in data/raw/manifest.json)" in said
     assert "9 characters in 1 of 7 files are NUL" in said
     source = read_json("data/raw/manifest.json")["sources"]["local"]
     assert source["replaced_characters"] == 10
     *others, nuls = source["damaged_files"]
     assert [file["replaced_characters"] for file in others] == [2] * 5
-    assert nuls == {"path": f"{texts}/n.txt", "replaced_characters": 0, "nul_characters": 9}
+    path = str(Path("../texts/n.txt").resolve())
+    assert nuls == {"path": path, "replaced_characters": 0, "nul_characters": 9}
 
 
 THAI = "กขคงจชซญดตถทนบปผพฟมยรลวสหอ"

@@ -14,7 +14,6 @@ from support.train_cases import TOKENIZER
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
 
-MIB = 1 << 20
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 
 READ = """
@@ -30,10 +29,10 @@ print(sum(int(windows.buffer(step).sum()) for step in range(0, 3000, 10)))
 """
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A token file of 272 MB, most of which takes no disk."""
-    path = tmp_path_factory.mktemp("large") / "x.bin"
+@pytest.mark.slow
+def test_reading_takes_the_memory_of_what_is_read(tmp_path):
+    """Of 272 MB, most of which take no disk, in a process that may take 100 MiB more than its libraries have taken."""
+    path = tmp_path / "x.bin"
     path.touch()
     os.truncate(path, 17 * 16_000_000)
     ids = np.memmap(path, np.uint16, "r+")
@@ -41,13 +40,7 @@ def large(tmp_path_factory):
     ids.flush()
     meta = {"format_version": 1, "dtype": "uint16", "tokens": len(ids), "tokenizer": TOKENIZER}
     write_json(sidecar_path(path), meta | {"sha256": sha256_file(path)})
-    return path
-
-
-@pytest.mark.slow
-def test_reading_takes_the_memory_of_what_is_read(large):
-    """In a process that may take 100 MiB more than its libraries have taken."""
-    command = [sys.executable, "-c", READ, str(large), str(100 * MIB)]
+    command = [sys.executable, "-c", READ, path, str(100 << 20)]
 
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
 

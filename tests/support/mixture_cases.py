@@ -3,6 +3,8 @@
 import tempfile
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from fetch import ChosenSource, parts_of_mixture, parts_of_source
 from lm.core.params import read_section
 from lm.text.compose import compose
@@ -11,6 +13,7 @@ from lm.text.parquet import describe_split, write_documents
 from lm.text.slices import Slice
 from support import ROOT
 
+RAW = Path("data/raw")
 WHOLE = {"start_char": 0, "num_chars": None}
 WHOLE_SPLITS = {split: {"split": split, **WHOLE} for split in ("train", "validation")}
 NO_RULES = read_section(ROOT / "presets.yaml", "selections.none", Selection)
@@ -65,6 +68,11 @@ def write_mixture(
         for name, splits in sources.items():
             fetched[name] = write_fetched(Path(temporary, name), name, splits, per_file, slices.get(name, {}))
         return compose(raw, "mix", parts_of_mixture(fetched, weights), weights, "none", rules)
+
+
+def texts_of(split: str) -> list[str]:
+    """Return the documents of a split of data/raw."""
+    return pq.read_table(RAW / f"{split}.parquet")["text"].to_pylist()
 
 
 def mixed(weights: dict[str, float]) -> dict:

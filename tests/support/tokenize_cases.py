@@ -9,11 +9,10 @@ from pathlib import Path
 
 import audit
 import tokenize_split
-from lm.core.files import read_json, write_json
-from lm.core.params import read_yaml
+from lm.core.files import read_json
 from lm.tokenizer.build import write_byte_level
-from support import ROOT
 from support.mixture_cases import write_source
+from support.stages import change_params, stage_folder
 
 BYTES = {bytes([byte]): byte for byte in range(256)}
 AUDIT = shlex.split(
@@ -25,7 +24,9 @@ ALL = {"split": "text", "start_char": 0, "num_chars": None}
 
 def make_project() -> None:
     """Write parameters and tokenizer/, the vocabulary of BYTES, into the working directory."""
+    stage_folder(Path())
     write_params()
+    change_params(Path(), {"tokenize.num_processes": 1}, "runtime.yaml")
     Path("tokenizer").mkdir()
     write_byte_level(Path("tokenizer"), BYTES, "bpe")
 
@@ -36,21 +37,9 @@ def write_raw(texts) -> None:
 
 
 def write_params(train=ALL, validation=ALL) -> None:
-    """Write the shipped parameters with one source `mine` and one tokenizer `t`."""
-    selected = {
-        "data": {"source": "mine"},
-        "tokenizer": {"name": "t"},
-        "local": {"path": "texts"},
-        "selection": {"name": "none"},
-    }
-    write_json("params.yaml", read_yaml(ROOT / "params.yaml") | selected)
-
+    """Select the source `mine`, with these slices."""
     source = {"fetch": None, "train": train, "validation": validation, "prompts": [""]}
-    write_json("sources.yaml", {"sources": {"mine": source}})
-
-    tokenizer = {"kind": "bpe", "vocab_size": 300, "pretokenizer": "gpt2"}
-    write_json("presets.yaml", read_yaml(ROOT / "presets.yaml") | {"tokenizers": {"t": tokenizer}})
-    write_json("runtime.yaml", read_yaml(ROOT / "runtime.yaml") | {"tokenize": {"num_processes": 1}})
+    change_params(Path(), {"data.source": "mine", "sources.mine": source})
 
 
 def arguments(split="train", folder="tokenizer") -> list[str]:
