@@ -4,10 +4,9 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
-from support.process import wait_for
+from support.process import living_members, wait_for
 from support.rank_cases import sabotage_ranks
 from support.refusal import refused
 from support.train_cases import (
@@ -24,7 +23,7 @@ from support.train_cases import (
 def workspace(template):
     """The working directory, where the stage starts two ranks and saves a checkpoint at every step."""
     with fresh_training(template, num_processes=2):
-        yield
+        yield template
 
 
 def held():
@@ -35,7 +34,7 @@ def held():
 
 
 def wait_all_gone(pids):
-    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    wait_for(lambda: not any(living_members(pid) for pid in pids))
 
 
 def go_on_alone(step, undisturbed):

@@ -8,20 +8,21 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-import psutil
 import pytest
 
+import tokenize_split
 from lm.core.files import output_lock
-from lm.text import documents
-from lm.train import checkpoints
-from support.process import CAP_S, wait_for
+from support.process import CAP_S, GENERIC, living_members, wait_for
 from support.refusal import files_below, refused
-from support.stages import change_params, module_and_arguments, outputs_of, run_here, write_texts
+from support.stages import module_and_arguments, outputs_of, run_here
 from support.train_cases import (
+    ARGUMENTS,
     Stage,
     at_step,
     beside_training,
@@ -46,17 +47,6 @@ def saved_checkpoints(folder: Path) -> set[str]:
 def set_variable(name: str, value: str) -> None:
     """A sabotage: set an environment variable."""
     os.environ[name] = value
-
-
-def in_call(name: str, sabotage: Callable, *arguments) -> None:
-    """A sabotage: run another one before each call of this function of lm.train.checkpoints."""
-    function = getattr(checkpoints, name)
-
-    def armed(*given):
-        sabotage(*arguments)
-        return function(*given)
-
-    setattr(checkpoints, name, armed)
 
 
 def in_a_child(sabotage: Callable, *arguments) -> None:
@@ -163,6 +153,17 @@ def test_a_training_run_killed_at_a_moment_ends_with_the_bits_of_an_undisturbed_
     assert saved_checkpoints(Path()) == STAYING
 
 
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_the_instructions_of_another_processor(workspace, undisturbed):
+    assert run_stage(in_state, 3, die_at, SAVE, 1, "during").code == -signal.SIGKILL
+
+    command = [sys.executable, "src/train.py", *ARGUMENTS]
+    done = subprocess.run(command, env=os.environ | GENERIC, capture_output=True, text=True, check=True)
+
+    assert "resumed at step 2 " in done.stdout
+    assert results() == undisturbed
+
+
 def first_words(step: int | None) -> str:
     """Return what a run says that goes on from a step; None if it is finished."""
     if step is None:
@@ -176,46 +177,38 @@ def test_a_kill_while_an_old_run_is_removed_leaves_none_by_half(workspace, undis
     peak_lr = workspace.get("train.peak_lr")
     workspace.change(**{"train.peak_lr": 0.001})
 
-    assert run_stage(in_call, "prune_runs", die_at, "os.unlink", 3, "after").code == -signal.SIGKILL
+    assert run_stage(die_at, "os.unlink", 3, "after").code == -signal.SIGKILL
 
+    assert list(Path(".runs").glob(".*.tmp")), "a part of the old run"
     workspace.change(**{"train.peak_lr": peak_lr})
     for name in ("data/models", "metrics", "plots"):  # as DVC does before a stage
         shutil.rmtree(name)
     check_rerun(undisturbed)
 
 
-def set_chunk_chars(chunk_chars: int) -> None:
-    """A sabotage: encode fewer characters at a time."""
-    documents.CHUNK_CHARS = chunk_chars
+def encode_in_processes() -> None:
+    """A sabotage: encode in processes, as for a tokenizer of Hugging Face's, and wait before the ids are written."""
+
+    def hold(path, ids, *others):
+        next(ids)
+        Path("held").touch()
+        wait_for(lambda: False)
+
+    tokenize_split.open_gigatoken = lambda tokenizer: None
+    tokenize_split.write_tokens = hold
 
 
 @pytest.mark.slow
 def test_workers_end_with_a_killed_stage(project):
-    """A tokenizer of Hugging Face's encodes much text in processes."""
-    shutil.copytree("data/tokenizer", "imported")
-    Path("imported/meta.json").unlink()
-    write_texts(Path("data/local/texts.jsonl"), 20_000)
-    changes = {
-        "tokenizer.name": "folder",
-        "tokenizer.path": "imported",
-        "sources.local.fetch.split": None,
-        "sources.local.train.split": "text",
-    }
-    change_params(Path(), changes)
-    change_params(Path(), {"tokenize.num_processes": 2}, "runtime.yaml")
-    for stage in ("fetch", "make_tokenizer"):
-        assert run_here(stage) == 0
     remove_outputs("tokenize_train")
-    stage = Stage(set_chunk_chars, 2000, command=module_and_arguments("tokenize_train"))
-    wait_for(lambda: [path for path in Path("data/processed_datasets").glob(".*.tmp") if path.stat().st_size])
-    workers = psutil.Process(stage.process.pid).children(recursive=True)
-    assert workers
+    stage = Stage(encode_in_processes, command=module_and_arguments("tokenize_train"))
+    wait_for(Path("held").exists)
+    assert len(living_members(stage.process.pid)) > 1
 
     stage.process.kill()
 
     assert stage.end().code == -signal.SIGKILL
-    _, alive = psutil.wait_procs(workers, timeout=CAP_S)
-    assert alive == [], "they outlive their parent"
+    wait_for(lambda: not living_members(stage.process.pid))
     assert outputs("tokenize_train") == {}
 
 

@@ -16,6 +16,8 @@ import pytest
 
 # The one time limit of all waits, against hanging: an event ends each of them. pytest's own limit is longer.
 CAP_S = 600
+# The environment of a program that computes with the instructions that every x86-64 processor has.
+GENERIC = {"ATEN_CPU_CAPABILITY": "default", "NUMBA_CPU_NAME": "generic"}
 HELD = Path(__file__).with_name("held")  # its sitecustomize.py holds programs
 # What is to be done at the end of the test.
 AT_END = contextlib.ExitStack()

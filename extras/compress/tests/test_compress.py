@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,8 +22,8 @@ from lm.core.files import write_json
 from lm.model.score import score_tokens
 from lm.tokens.tokenfile import DTYPES, TokenFile, open_tokens, write_tokens
 from support import ROOT
-from support.emulation import OTHER_PROCESSORS
 from support.model_cases import build, let_models_see_the_next_token, write_bpe, write_gemma_like, write_trained
+from support.process import GENERIC
 from support.refusal import files_below, refused
 from support.tokenizer_cases import fuzzed_texts
 
@@ -131,13 +132,12 @@ def test_a_token_file_of_several_documents_comes_back(run, trained, models, dtyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("python", "variables"), OTHER_PROCESSORS)
-def test_the_processor_changes_no_byte(compressed, python, variables, tmp_path):
+def test_the_processor_changes_no_byte(compressed, tmp_path):
     """In a process of its own, which compiles all loops."""
-    environment = os.environ | variables | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+    environment = os.environ | GENERIC | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
 
     for arguments in (["compress", "text", "by_others"], ["decompress", compressed, "back"]):
-        subprocess.run([*python, ROOT / "src", *arguments], env=environment, check=True)
+        subprocess.run([sys.executable, ROOT / "src", *arguments], env=environment, check=True)
 
     assert bytes_of("by_others") == compressed.read_bytes()
     assert bytes_of("back") == bytes_of("text")
