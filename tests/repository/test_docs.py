@@ -6,10 +6,7 @@ The `run` blocks of README.md run in one shell, and those of a page that trains 
 """
 
 import contextlib
-import importlib
 import re
-import runpy
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +19,7 @@ from lm.core.params import find_problems, read_yaml
 from lm.text.config import AnyFetch
 from lm.text.slices import AnySlice, Slice
 from support import ROOT
-from support.stages import change_params, stage_folder
 from support.workspace import Workspace
-from tools.check_parameters import cli as check_parameters
 from tools.record.parameters import flatten
 
 BLOCK = re.compile(r"^```(\w+)[ \t]*(\w*)\n(.*?)^```", re.M | re.S)
@@ -40,8 +35,6 @@ OTHERS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "tests" / "faults" / "README.md",
 ]
-MAIN = runpy.run_path(str(ROOT / "src" / "__main__.py"))
-TOOLS = MAIN["TOOLS"]
 
 
 class Block(NamedTuple):
@@ -129,24 +122,9 @@ def test_every_block_has_a_tag_and_parses():
 
 
 def run_block(workspace: Workspace, block: Block) -> None:
-    """Run the code of a block: Python and tools in this process, which has imported torch, other lines in bash."""
-    if block.language == "python":
-        with contextlib.chdir(workspace.folder):
-            exec(compile(block.code, block.id, "exec"), {"__name__": "__main__"})
-        return
-    for line in block.code.replace("\\\n", "").splitlines():
-        words = shlex.split(line, comments=True)
-        if words[:2] == ["python", "src"]:
-            run_tool(workspace, *words[2:])
-        else:
-            workspace.run("bash", "-euo", "pipefail", "-c", line)
-
-
-def run_tool(workspace: Workspace, name: str, *arguments: str) -> None:
-    """Call the tool as src/__main__.py does."""
-    tool = importlib.import_module(TOOLS[name])
-    with contextlib.chdir(workspace.folder):
-        assert tool.main([*arguments]) == 0, name
+    """Run the code of a block as a reader does."""
+    program = ["python", "-c"] if block.language == "python" else ["bash", "-euo", "pipefail", "-c"]
+    workspace.run(*program, block.code, PYTHONPATH="src:.")
 
 
 HALF_OF_DEFAULT = "train.max_tokens=921600"
@@ -266,33 +244,10 @@ def test_parameters_exist():
     for section, name in re.findall(r"`(data|tokenizer|model|local|train|eval)\.(\w+)(?=[`:=])", prose()):
         assert name in sections[section] or name in suffixes, f"{section}.{name}"
 
-
-def name_of_parameter(file: str, path: list[str]) -> str:
-    """Return the name of a parameter, where NAME stands for the name of a preset."""
-    if file in ("presets.yaml", "sources.yaml"):
-        path = [*path[:1], "NAME", *path[2:]]
-    return ".".join(path)
-
-
-def names_with_comments(file: str) -> set[str]:
-    """Return the names of the parameters that have a comment beside them in a YAML file."""
-    path = []
-    found = set()
-    for line in text_of(file).splitlines():
-        if match := re.match(r"((?:  )*)([\w-]+):(?:.*?\s# (.*))?", line):
-            indent, key, comment = match.groups()
-            path[len(indent) // 2 :] = [key]
-            if comment:
-                found.add(name_of_parameter(file, path))
-    return found
-
-
-@pytest.mark.parametrize("file", ["params.yaml", "presets.yaml", "sources.yaml", "runtime.yaml"])
-def test_each_parameter_is_explained_beside_its_value(file):
-    needed = {name_of_parameter(file, name.split(".")) for name in flatten(read_yaml(ROOT / file))}
-    described_elsewhere = re.compile(r"\.kind$|\.files\.|\.weights\.|^sources\.NAME\.validation\.")
-
-    assert {name for name in needed if not described_elsewhere.search(name)} <= names_with_comments(file)
+    known = " ".join(flatten(sections))
+    for page in map(name_of, PAGES):
+        for name in re.findall(r"-S ['\"]?(?:\w+\.yaml:)?([a-z_.]+)=", text_of(page)):
+            assert re.search(rf"(^| ){name}\b", known), (page, name)
 
 
 def test_the_sources_that_data_md_shows_are_valid(tmp_path):
@@ -314,51 +269,9 @@ def test_the_sources_that_data_md_shows_are_valid(tmp_path):
         assert find_problems(file, types) == []
 
 
-def values_of(change: str) -> dict:
-    """Return the parameters that the options `-S FILE:NAME=VALUE …` set, without the files."""
-    assignments = [word for word in shlex.split(change) if word != "-S"]
-    values = {}
-    for assignment in assignments:
-        _, _, without_file = assignment.rpartition(":")
-        name, _, value = without_file.partition("=")
-        values[name] = yaml.safe_load(value)
-    return values
-
-
-def test_each_change_of_the_table_of_ablations_is_valid_and_changes_something(tmp_path):
-    folder = stage_folder(tmp_path / "without data")
-    committed = {path: path.read_bytes() for path in folder.glob("*.yaml")}
-    parameters = {}
-    for path in committed:
-        parameters |= flatten(read_yaml(path))
-    changes = re.findall(r"`(-S [^`]*)`", text_of("docs/ablations.md"))
-    assert len(changes) > 20
-
-    for change in changes:
-        values = values_of(change)
-        for path, content in committed.items():
-            path.write_bytes(content)
-        assert not values.items() & parameters.items(), change
-        change_params(folder, values)
-        with contextlib.chdir(folder):
-            assert check_parameters.main([]) == 0, change
-
-
 def test_pages_install_the_pinned_torch():
     (pinned,) = re.findall(r"^(torch==[\d.]+)", text_of("requirements/bits.txt"), re.M)
 
     for name in ("README.md", "docs/install.md", ".devcontainer/devcontainer.json"):
         installed = re.findall(r"torch==[\d.]+", text_of(name))
         assert set(installed) == {pinned}, name
-
-
-def test_names_for_other_code_can_be_imported():
-    after_title = text_of("docs/architecture.md").split("These names are stable")[1]
-    section = after_title.split("\n## ")[0]
-    rows = re.findall(r"^\| (`.*`) \| `([\w.]+)` \|$", section, re.M)
-    assert rows
-
-    for names, module_name in rows:
-        module = importlib.import_module(module_name)
-        for name in re.findall(r"`(\w+)`", names):
-            assert hasattr(module, name), f"{module_name}.{name}"
