@@ -50,11 +50,3 @@ def test_a_checkpoint_is_exported_with_its_evaluation(workspace):
     card = Path("exported/README.md").read_text()
     assert "python src verify --retrain 10 --weights early" in card
     assert "sha256sum early/best_model_params.pt" in card
-
-
-def test_the_card_of_a_checkpoint_needs_its_own_evaluation(workspace, capsys):
-    assert export_hf.main(["other", "--models", str(STEP_10)]) == 4
-
-    error = capsys.readouterr().err
-    assert "is about the model" in error
-    assert "docs/experiments.md#checkpoints" in error

@@ -17,7 +17,6 @@ echo "$name=$value"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_the_loop_keeps_a_gain_and_undoes_all_else(tmp_path):
     page = (ROOT / "docs/search.md").read_text(encoding="utf-8")
     loop = page[page.index("while change=") : page.index("\ndone\n")] + "\ndone\n"

@@ -1,27 +1,13 @@
-"""What keeps training small and quick to start."""
+"""What keeps training small."""
 
 import dataclasses
-import subprocess
-import sys
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model.gemma3 import MAX_LOGITS, Gemma3Model
-from support import ROOT
 from support.model_cases import build
-
-NOT_IMPORTED = {
-    "datasets",
-    "dvc",
-    "huggingface_hub",
-    "pandas",
-    "pyarrow",
-    "tiktoken",
-    "tokenizers",
-    "transformers",
-}
 
 
 class Largest(TorchDispatchMode):
@@ -53,12 +39,3 @@ def test_the_logits_of_the_loss_are_bounded():
     rows = min(MAX_LOGITS // vocab_size, B * T)
     assert found.elements == rows * vocab_size
     assert found.elements <= MAX_LOGITS
-
-
-def test_the_train_stage_imports_no_slow_package():
-    """Each of them would delay the start of every run."""
-    code = f"import sys, train; print(*({NOT_IMPORTED!r} & sys.modules.keys()))"
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True)
-
-    assert done.stdout.split() == []
