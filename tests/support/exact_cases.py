@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lm.exact import order
 from lm.exact.order import AdamWScalars
@@ -25,16 +26,10 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Newton-Schulz iteration
 def for_tensors(function):
     """Return a function of arrays as one of tensors, which updates them in place where the function does."""
 
-    def as_tensor(result):
-        return torch.from_numpy(result) if isinstance(result, np.ndarray) else result
-
     def call(*arguments):
-        arrays = [each.numpy() if isinstance(each, Tensor) else each for each in arguments]
         with np.errstate(all="ignore"):
-            result = function(*arrays)
-        if isinstance(result, tuple):
-            return tuple(as_tensor(each) for each in result)
-        return as_tensor(result)
+            results = function(*tree_map_only(Tensor, Tensor.numpy, arguments))
+        return tree_map_only(np.ndarray, torch.from_numpy, results)
 
     return call
 
