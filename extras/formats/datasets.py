@@ -41,9 +41,6 @@ class NpyTokensDataset(Dataset):
         seed: int | None = None,
         length: int | None = None,
     ):
-        for name, value in (("seq_len", seq_len), ("length", length)):
-            if value is not None and value < 1:
-                raise ParamsError(f"{name} is {value}; it must be at least 1")
         if length is not None and seed is None:
             raise ParamsError(f"length is {length} without a seed; only a random dataset has its own length")
         self.path = path
@@ -140,11 +137,7 @@ class PickledTrainerDataset(Dataset):
         if not sum(map(len, parts)):
             raise DataError(f"{', '.join(map(str, folders)) or 'no folder'}: no sample of 2 tokens or more")
         self._rows = np.concatenate(parts)
-        self.num_tokens = int(self._rows[:, 0].sum())
         self.seq_len = self._rows.shape[1] - 1
-
-    def __repr__(self) -> str:
-        return f"PickledTrainerDataset({len(self):,} samples of {self.seq_len:,}, {self.num_tokens:,} tokens)"
 
     def __len__(self) -> int:
         return len(self._rows)

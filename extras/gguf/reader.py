@@ -7,8 +7,6 @@ from transformers import Gemma3TextConfig
 
 from tools.export_hf.hugging_face import open_with_transformers
 
-LAYERS_OF_27B = 62  # llama.cpp scales the queries of a model with 62 layers by another width
-
 
 def open_gguf(path: Path):
     """Return the Gemma3ForCausalLM of a file, in float32."""
@@ -19,20 +17,18 @@ def read_config(path: Path) -> Gemma3TextConfig:
     """Return the shape of a file as llama.cpp reads it (src/models/gemma3.cpp)."""
     entries = {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
     shape = {name.removeprefix("gemma3."): value for name, value in entries.items() if name.startswith("gemma3.")}
-    width = shape["embedding_length"]
-    n_head = shape["attention.head_count"]
     n_layer = shape["block_count"]
     slides = shape.get("attention.sliding_window_pattern", [False] * n_layer)
     base = shape["rope.freq_base"]
     return Gemma3TextConfig(
         vocab_size=len(entries["tokenizer.ggml.tokens"]),
-        hidden_size=width,
+        hidden_size=shape["embedding_length"],
         intermediate_size=shape["feed_forward_length"],
         num_hidden_layers=n_layer,
-        num_attention_heads=n_head,
+        num_attention_heads=shape["attention.head_count"],
         num_key_value_heads=shape["attention.head_count_kv"],
         head_dim=shape["attention.key_length"],
-        query_pre_attn_scalar=query_divisor(n_layer, shape["attention.key_length"], width, n_head),
+        query_pre_attn_scalar=shape["attention.key_length"],
         rms_norm_eps=shape["attention.layer_norm_rms_epsilon"],
         max_position_embeddings=shape["context_length"],
         sliding_window=shape.get("attention.sliding_window", shape["context_length"]),
@@ -42,8 +38,3 @@ def read_config(path: Path) -> Gemma3TextConfig:
             "sliding_attention": {"rope_type": "default", "rope_theta": shape.get("rope.freq_base_swa", base)},
         },
     )
-
-
-def query_divisor(n_layer: int, head_dim: int, d_model: int, n_head: int) -> int:
-    """Return the number by whose square root llama.cpp divides queries."""
-    return d_model // n_head if n_layer == LAYERS_OF_27B else head_dim

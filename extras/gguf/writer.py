@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from extras.gguf.reader import open_gguf, query_divisor
+from extras.gguf.reader import open_gguf
 from extras.gguf.vocabulary import Vocabulary
 from lm.core.errors import DataError
 from lm.core.files import atomic_write
@@ -106,6 +106,5 @@ def llama_tensors(model: Gemma3Model, dtype: str) -> Iterator[tuple[str, np.ndar
 
 
 def query_gain(config: ModelConfig) -> float:
-    """Return the factor by which queries are multiplied, because llama.cpp derives their scale from other sizes."""
-    divisor = query_divisor(config.n_layer, config.head_dim, config.d_model, config.n_head)
-    return (divisor / config.query_pre_attn_scalar) ** 0.5
+    """Return the factor by which queries are multiplied, because llama.cpp divides them by √head_dim, except with 62 layers."""
+    return (config.head_dim / config.query_pre_attn_scalar) ** 0.5

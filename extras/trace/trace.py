@@ -101,7 +101,7 @@ def describe_readings(windows: TokenWindows, begin: int, end: int, steps: int, m
         elif num_windows == 1:
             how = "whole"
         else:
-            how = f"cut into {num_windows} windows"
+            how = f"across {num_windows} windows"
         where = ", ".join(f"step {step} row {row}" for step, row in places)
         lines.append(f"read {how}: {where} (epoch {epoch})")
     if not lines:

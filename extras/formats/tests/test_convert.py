@@ -1,12 +1,13 @@
 """Conversions are lossless, refuse what does not fit, and leave no unfinished file."""
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from extras.formats import stream as formats_stream
-from extras.formats.convert import main as convert
+from extras.formats import stream
+from extras.formats.convert import main
 from lm.tokenizer.build import write_trained_bpe
 from lm.tokenizer.load import load_tokenizer
 from lm.tokens.tokenfile import check_tokenizer, open_tokens, write_tokens
@@ -31,34 +32,20 @@ def tokenizer(tmp_path_factory):
     return load_tokenizer(folder)
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Convert with names inside a temporary folder; return the last line printed."""
+@pytest.fixture(autouse=True)
+def small_blocks(tmp_path, monkeypatch):
+    """Work in an empty folder; read 16 tokens at a time, and write two samples in a dump."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        status = convert([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        assert status == 0, captured.err
-        return captured.out.strip().splitlines()[-1]
-
-    return run
+    monkeypatch.setattr(stream, "BLOCK_TOKENS", 16)
+    monkeypatch.setattr("extras.formats.convert.SAMPLES_PER_DUMP", 2)
 
 
-@pytest.fixture
-def refuse(tmp_path, monkeypatch, capsys):
-    """Check that a conversion ends with a status and one sentence that contains all `parts`."""
-    monkeypatch.chdir(tmp_path)
-
-    def refuse(arguments, code, *parts):
-        status = convert([str(argument) for argument in arguments])
-        refused(status, capsys.readouterr().err, code, *parts)
-
-    return refuse
+def convert(*arguments) -> int:
+    return main([str(argument) for argument in arguments])
 
 
-def write_bin(path, tokenizer, ids, dtype="uint16"):
-    """Write a token file with a full sidecar, as tokenize_split does."""
+def write_bin(tokenizer, ids, dtype="uint16"):
+    """Write a.bin with a full sidecar, as tokenize_split does."""
     meta = {
         "documents": 3,
         "characters": 100,
@@ -67,92 +54,61 @@ def write_bin(path, tokenizer, ids, dtype="uint16"):
         "slice": {"split": "é", "start_char": 0, "num_chars": None},
         "source": {"name": "s", "text_sha256": "ab"},
     }
-    write_tokens(path, [np.array(ids, dtype)], dtype, lambda: meta)
+    write_tokens(Path("a.bin"), [np.array(ids, dtype)], dtype, lambda: meta)
 
 
 def stream_ids(num_tokens):
-    """Return ids of the whole vocabulary, the end of a text among them."""
+    """Return ids of the whole vocabulary, end-of-text among them."""
     return (np.arange(num_tokens) ** 3 + EOT) % VOCAB_SIZE
 
 
-def ids_of(path):
-    return open_tokens(path).ids.tolist()
-
-
-def contents(path):
-    """Return the bytes of a file, or of each file of a folder."""
-    if path.is_dir():
-        return files_below(path)
-    return path.read_bytes()
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Read 16 tokens at a time, and write two samples in a dump."""
-    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 16)
-    monkeypatch.setattr("extras.formats.convert.SAMPLES_PER_DUMP", 2)
-
-
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("num_tokens", [1, 65])
 @pytest.mark.parametrize(
-    ("dtype", "name", "options"),
+    ("dtype", "name", "option"),
     [
-        ("uint32", "b.npy", ["--row_length", 8]),
-        ("uint16", "b", ["--seq_len", 7]),
+        ("uint32", "b.npy", "--row_length=8"),
+        ("uint16", "b", "--seq_len=7"),
     ],
 )
-def test_a_round_trip_gives_the_same_bytes_and_sidecar(tmp_path, run, tokenizer, dtype, num_tokens, name, options):
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(num_tokens), dtype)
-    run("a.bin", name, *options)
+def test_a_round_trip_gives_the_same_bytes_and_sidecar(tokenizer, dtype, num_tokens, name, option):
+    write_bin(tokenizer, stream_ids(num_tokens), dtype)
 
-    run(name, "c.bin")
+    assert convert("a.bin", name, option) == 0
+    assert convert(name, "c.bin") == 0
 
-    assert contents(tmp_path / "c.bin") == contents(tmp_path / "a.bin")
-    assert contents(tmp_path / "c.json") == contents(tmp_path / "a.json")
+    assert Path("c.bin").read_bytes() == Path("a.bin").read_bytes()
+    assert Path("c.json").read_bytes() == Path("a.json").read_bytes()
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(
-    ("shape", "dtype", "order"),
-    [
-        ((60,), "int32", "C"),
-        ((6, 10), ">i8", "F"),
-    ],
-)
-def test_a_foreign_npy_becomes_a_token_file(tmp_path, run, tokenizer, shape, dtype, order):
+def test_the_last_sample_is_padded_with_ends_of_text(tokenizer):
+    write_bin(tokenizer, [1, 2, 3, 4, 5])
+
+    assert convert("a.bin", "b", "--seq_len", 4) == 0
+
+    assert pickle.loads(Path("b/dump-0.pkl").read_bytes()) == [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
+
+
+def test_a_foreign_npy_becomes_a_token_file(tokenizer):
     ids = stream_ids(60)
-    array = ids.astype(dtype).reshape(shape)
-    np.save(tmp_path / "a.npy", np.asarray(array, order=order))
+    np.save("a.npy", np.asfortranarray(ids.astype(">i8").reshape(6, 10)))
 
-    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
+    assert convert("a.npy", "b.bin", "--tokenizer", tokenizer.folder) == 0
 
-    assert ids_of(tmp_path / "b.bin") == ids.tolist()
+    assert open_tokens("b.bin").ids.tolist() == ids.tolist()
 
 
-def test_a_created_sidecar_has_the_counts_of_tokenizing_and_training_accepts_it(tmp_path, run, tokenizer):
+def test_a_created_sidecar_has_the_counts_of_tokenizing_and_training_accepts_it(tokenizer):
     """The last document lacks its end."""
     ids, _ = tokenizer.encode_documents(TEXTS)
-    np.save(tmp_path / "a.npy", ids[:-1].astype(np.int64))
+    np.save("a.npy", ids[:-1])
 
-    run("a.npy", "b.bin", "--tokenizer", tokenizer.folder)
+    assert convert("a.npy", "b.bin", "--tokenizer", tokenizer.folder) == 0
 
-    tokens = open_tokens(tmp_path / "b.bin")
+    tokens = open_tokens("b.bin")
     check_tokenizer(tokens, tokenizer.sha256)
     assert tokens.meta["documents"] == len(TEXTS)
     assert tokens.meta["characters"] == sum(len(text) for text in TEXTS)
     assert tokens.meta["utf8_bytes"] == sum(len(text.encode()) for text in TEXTS)
-
-
-def test_the_last_row_is_padded_with_ends_of_text(tmp_path, run, tokenizer):
-    write_bin(tmp_path / "a.bin", tokenizer, [1, 2, 3, 4, 5])
-
-    assert "3 of padding" in run("a.bin", "b.npy", "--row_length", 4)
-    run("a.bin", "b", "--seq_len", 4)
-
-    expected = [[1, 2, 3, 4], [5, EOT, EOT, EOT]]
-    assert np.load(tmp_path / "b.npy").tolist() == expected
-    assert pickle.loads((tmp_path / "b" / "dump-0.pkl").read_bytes()) == expected
 
 
 @pytest.mark.parametrize(
@@ -162,56 +118,34 @@ def test_the_last_row_is_padded_with_ends_of_text(tmp_path, run, tokenizer):
         (-1, [1, 2, 9, 9, 9, 3, 4, 5, 6, 7, 8, 9]),
     ],
 )
-def test_padding_of_foreign_dumps_is_removed_only_if_it_is_named(tmp_path, run, tokenizer, pad_token, ids):
-    write_foreign(tmp_path / "a", [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]])
+def test_padding_of_foreign_dumps_is_removed_only_if_it_is_named(tokenizer, pad_token, ids):
+    write_foreign(Path("a"), [[1, 2, 9, 9], [9, 3, 4, 5], [6, 7, 8, 9]])
 
-    run("a", "b.bin", "--tokenizer", tokenizer.folder, "--input_pad_token", pad_token)
+    assert convert("a", "b.bin", "--tokenizer", tokenizer.folder, "--input_pad_token", pad_token) == 0
 
-    assert ids_of(tmp_path / "b.bin") == ids
-
-
-@pytest.fixture
-def folder_of_mistakes(tmp_path, run, tokenizer):
-    """A token file, an array without a sidecar, dumps of another program, a folder that holds none."""
-    write_bin(tmp_path / "a.bin", tokenizer, stream_ids(21))
-    write_foreign(tmp_path / "theirs", [[1, 2, 9, 9]])
-    np.save(tmp_path / "bare.npy", np.arange(9))
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.txt").touch()
-    return tmp_path
+    assert open_tokens("b.bin").ids.tolist() == ids
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "parts"),
-    [
-        (["none.bin", "b.npy"], 2, ["none.bin", "no such file"]),
-        (["a.bin", "a.bin"], 2, ["a.bin", "is the input"]),
-        (["a.bin", "b"], 2, ["b", "--seq_len"]),
-        (["a.bin", "full", "--seq_len", "4"], 2, ["full", "thesis.txt", "another folder"]),
-        (["full", "b.bin"], 4, ["full", "dump-meta_data.json"]),
-        (["bare.npy", "b.bin"], 2, ["bare.npy", "--tokenizer"]),
-        (["theirs", "b.bin"], 2, ["theirs", "--input_pad_token"]),
-    ],
-)
-def test_mistakes_give_one_sentence_and_leave_no_file(folder_of_mistakes, refuse, arguments, code, parts):
-    before = files_below(folder_of_mistakes)
+def test_mistakes_give_one_sentence_and_leave_no_file(tokenizer, capsys):
+    write_bin(tokenizer, stream_ids(21))
+    write_foreign(Path("theirs"), [[1, 2, 9, 9]])
+    np.save("bare.npy", np.arange(9))
+    np.save("wide.npy", [1] * 16 + [2**16 + 1])  # would be 1 as uint16
+    Path("full").mkdir()
+    Path("full/thesis.txt").touch()
+    before = files_below(Path())
 
-    refuse(arguments, code, *parts)
+    for arguments, code, *parts in (
+        (["none.bin", "b.npy"], 2, "none.bin", "no such file"),
+        (["a.bin", "a.bin"], 2, "a.bin", "is the input"),
+        (["a.bin", "b"], 2, "b", "--seq_len"),
+        (["a.bin", "full", "--seq_len", 4], 2, "full", "thesis.txt", "another folder"),
+        (["full", "b.bin"], 4, "full", "dump-meta_data.json"),
+        (["bare.npy", "b.bin"], 2, "bare.npy", "--tokenizer"),
+        (["theirs", "b.bin"], 2, "theirs", "--input_pad_token"),
+        (["wide.npy", "b.bin", "--tokenizer", tokenizer.folder], 4, "wide.npy", "token 65537 at position 16"),
+    ):
+        status = convert(*arguments)
 
-    assert files_below(folder_of_mistakes) == before
-
-
-@pytest.mark.parametrize(
-    ("ids", "token", "position"),
-    [
-        ([1, 2, 3, 300], 300, 3),  # in the second block
-        ([2**16 + 1], 65537, 0),  # would be 1 as uint16
-    ],
-)
-def test_an_id_outside_the_vocabulary_is_refused(tmp_path, refuse, tokenizer, monkeypatch, ids, token, position):
-    monkeypatch.setattr(formats_stream, "BLOCK_TOKENS", 2)
-    np.save(tmp_path / "c.npy", ids)
-
-    arguments = ["c.npy", "c.bin", "--tokenizer", tokenizer.folder]
-
-    refuse(arguments, 4, "c.npy", f"token {token} at position {position}", f"vocabulary of {VOCAB_SIZE}")
+        refused(status, capsys.readouterr().err, code, *parts)
+        assert files_below(Path()) == before

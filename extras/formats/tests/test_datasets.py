@@ -9,17 +9,13 @@ import pytest
 from torch.utils.data import DataLoader
 
 from extras.formats.datasets import DEEPSEEK_PAD_TOKEN, IGNORED, NpyTokensDataset, PickledTrainerDataset
-from extras.formats.dumps import replace_dumps, write_dumps
-from extras.formats.npy import npy_sidecar_path, open_npy, write_npy
-from lm.core.errors import DataError, IntegrityError, ParamsError
+from extras.formats.dumps import write_dumps
+from extras.formats.npy import npy_sidecar_path, write_npy
+from lm.core.errors import DataError, IntegrityError
+from support.damage import flip
 from support.dump_cases import T, write_foreign
 
 PAD = 9
-
-
-def save(path, ids):
-    np.save(path, ids)
-    return path
 
 
 def inputs_of(dataset):
@@ -37,11 +33,11 @@ def labels_of(dataset):
 # Windows of a .npy
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((13,), "uint64"), ((1, 13), ">u2")])
-def test_sequential_windows_follow_each_other_and_end_with_the_last_whole_one(tmp_path, shape, dtype):
-    path = save(tmp_path / "a.npy", np.arange(13).astype(dtype).reshape(shape))
+@pytest.mark.parametrize("dtype", ["uint64", ">u2"])
+def test_sequential_windows_follow_each_other_and_end_with_the_last_whole_one(tmp_path, dtype):
+    np.save(tmp_path / "a.npy", np.arange(13).astype(dtype))
 
-    dataset = NpyTokensDataset(path, T)
+    dataset = NpyTokensDataset(tmp_path / "a.npy", T)
 
     assert inputs_of(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert targets_of(dataset) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
@@ -49,62 +45,45 @@ def test_sequential_windows_follow_each_other_and_end_with_the_last_whole_one(tm
         dataset[3]
 
 
-NUM_TOKENS = 40
-
-
-@pytest.fixture
-def forty_tokens(tmp_path):
-    """A file of the ids 0 to 39."""
-    return save(tmp_path / "a.npy", np.arange(NUM_TOKENS))
-
-
-def test_random_windows_come_once_each_and_then_in_another_order(forty_tokens):
+def test_random_windows_come_once_each_and_then_in_another_order(tmp_path):
     """Also to the workers of a loader."""
-    num_windows = NUM_TOKENS - T
+    np.save(tmp_path / "a.npy", np.arange(40))
+    in_order = list(range(40 - T))
 
     def starts_of_two_epochs(seed):
-        dataset = NpyTokensDataset(forty_tokens, T, seed=seed, length=2 * num_windows)
+        dataset = NpyTokensDataset(tmp_path / "a.npy", T, seed=seed, length=2 * len(in_order))
         loader = DataLoader(dataset, batch_size=8, num_workers=2, multiprocessing_context="fork")
         starts = [window[0] for x, _ in loader for window in x.tolist()]
-        return starts[:num_windows], starts[num_windows:]
+        return starts[: len(in_order)], starts[len(in_order) :]
 
     first, second = starts_of_two_epochs(seed=3)
 
-    in_order = list(range(num_windows))
     assert sorted(first) == sorted(second) == in_order
     assert first != in_order
     assert first != second
     assert starts_of_two_epochs(seed=4)[0] != first
 
 
-def test_what_has_no_windows_is_refused(forty_tokens):
-    with pytest.raises(ParamsError, match="seq_len is 0"):
-        NpyTokensDataset(forty_tokens, 0)
-    with pytest.raises(ParamsError, match="length is 5 without a seed"):
-        NpyTokensDataset(forty_tokens, T, length=5)
+def test_an_array_without_a_window_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(40))
+
     with pytest.raises(DataError, match=r"40 tokens .* needs 41"):
-        NpyTokensDataset(forty_tokens, 40)
+        NpyTokensDataset(tmp_path / "a.npy", 40)
 
 
 def write_padded(path, num_tokens):
-    """Write the ids 1 to num_tokens in rows of five, the last one padded; return the padding in tokens."""
+    """Write the ids 1 to num_tokens in rows of five, the last one padded."""
     ids = np.arange(1, num_tokens + 1, dtype=np.uint16)
-    meta = {
-        "tokens": num_tokens,
-        "dtype": "uint16",
-        "tokenizer": {"vocab_size": 1000, "eot_id": 999},
-    }
-    return write_npy(path, [ids], meta, row_length=5)
+    meta = {"tokens": num_tokens, "dtype": "uint16", "tokenizer": {"eot_id": 999}}
+    write_npy(path, [ids], meta, row_length=5)
 
 
 def test_padding_after_the_last_token_is_ignored(tmp_path):
     path = tmp_path / "a.npy"
 
-    padding = write_padded(path, 12)
+    write_padded(path, 12)
     dataset = NpyTokensDataset(path, T)
 
-    assert padding == 3
-    assert open_npy(path)[-1].tolist() == [11, 12, 999, 999, 999]
     assert inputs_of(dataset) == [[1, 2, 3, 4], [6, 7, 8, 9], [11, 12, 999, 999]]
     assert targets_of(dataset) == [[2, 3, 4, 5], [7, 8, 9, 10], [12, IGNORED, IGNORED, IGNORED]]
 
@@ -131,34 +110,6 @@ def test_a_window_without_a_target_does_not_count(tmp_path, num_tokens, seq_len,
 
 
 # Samples of dumps
-
-
-def write_own(folder, ids, max_dump_size=2):
-    """Write ids in samples of T; return the provenance."""
-    chunks = np.array_split(np.array(ids, np.uint16), 3)
-    with replace_dumps(folder) as temporary:
-        return write_dumps(
-            temporary,
-            chunks,
-            "uint16",
-            dict,
-            seq_len=T,
-            max_dump_size=max_dump_size,
-            pad_token=PAD,
-        )
-
-
-def read_as_the_original(folder):
-    """Return the samples as the format's first reader does: any .json is the meta file, pickle.load."""
-    (meta_name,) = [name for name in os.listdir(folder) if name.endswith(".json")]
-    meta = json.loads((folder / meta_name).read_text())
-    samples = []
-    for number in range(len(meta)):
-        name = f"dump-{number}.pkl"
-        dump = pickle.loads((folder / name).read_bytes())
-        assert len(dump) == meta[name]["num_samples"] <= 2
-        samples += dump
-    return samples
 
 
 def test_samples_come_in_the_order_of_the_folders_and_the_numeric_order_of_the_dumps(tmp_path):
@@ -193,29 +144,36 @@ def test_padding_of_foreign_dumps_is_the_run_at_the_end_of_a_sample(tmp_path):
     assert last["attention_mask"].tolist() == [1, 1, 0, 0]
 
 
+def read_as_the_original(folder):
+    """Return the samples as the format's first reader does: any .json is the meta file, pickle.load."""
+    (meta_name,) = [name for name in os.listdir(folder) if name.endswith(".json")]
+    meta = json.loads((folder / meta_name).read_text())
+    samples = []
+    for number in range(len(meta)):
+        name = f"dump-{number}.pkl"
+        dump = pickle.loads((folder / name).read_bytes())
+        assert len(dump) == meta[name]["num_samples"] <= 2
+        samples += dump
+    return samples
+
+
 @pytest.mark.parametrize("num_tokens", [2, 9, 22])
 def test_written_dumps_have_every_token_once_also_for_the_original_reader(tmp_path, num_tokens):
-    ids = [PAD if i % 3 == 2 else i for i in range(num_tokens)]  # the padding id is a token too
-    provenance = write_own(tmp_path / "a", ids, max_dump_size=2)
+    """The padding id is a token too."""
+    ids = np.array([PAD if i % 3 == 2 else i for i in range(num_tokens)], np.uint16)
+    sizes = {"seq_len": T, "max_dump_size": 2, "pad_token": PAD}
+    write_dumps(tmp_path, np.array_split(ids, 3), "uint16", dict, **sizes)
 
-    dataset = PickledTrainerDataset(tmp_path / "a", pad_token=PAD)
+    dataset = PickledTrainerDataset(tmp_path)
 
     labels = np.concatenate(labels_of(dataset))
     has_lonely_end = num_tokens % T == 1  # a last sample without a target is left out
     expected = ids[:-1] if has_lonely_end else ids
-    assert labels[labels != IGNORED].tolist() == expected
-    samples = read_as_the_original(tmp_path / "a")
+    assert labels[labels != IGNORED].tolist() == expected.tolist()
+    samples = read_as_the_original(tmp_path)
     assert {len(sample) for sample in samples} == {T}
-    assert np.concatenate(samples).tolist() == ids + [PAD] * provenance["padding_tokens"]
+    assert np.concatenate(samples).tolist() == [*ids, *[PAD] * (-num_tokens % T)]
 
-
-def test_a_dump_with_another_id_is_refused(tmp_path):
-    write_own(tmp_path / "a", range(8))
-    path = tmp_path / "a" / "dump-0.pkl"
-    samples = pickle.loads(path.read_bytes())
-    samples[0][1] = 5
-
-    path.write_bytes(pickle.dumps(samples, protocol=2))
-
+    flip(tmp_path / "dump-0.pkl")
     with pytest.raises(IntegrityError, match=r"dump-0\.pkl.*sha256"):
-        PickledTrainerDataset(tmp_path / "a")
+        PickledTrainerDataset(tmp_path)
