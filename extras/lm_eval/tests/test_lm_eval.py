@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,21 +12,13 @@ import yaml
 from extras.lm_eval.lm_eval import main
 from lm.core.errors import UserError
 from lm.model.score import score_tokens, window_losses
-from support.model_cases import build, write_bpe, write_gemma_like, write_trained
+from support.model_cases import build, write_bpe, write_trained
 from support.refusal import refused
+from support.texts import sentences
 from tools.export_hf.hugging_face import load_run, write_model
 
 SEQ_LEN = 32  # of write_trained
-WORDS = ["the", "dog", "saw a", "cat", "and", "é", "ran home;", "then,", "one day", "they", "sat", "by", "31", "trees"]
-
-
-def story(seed: int) -> str:
-    """Return a text that grows with its seed, from 20 words on."""
-    words = random.Random(seed).choices(WORDS, k=20 + seed)
-    return " ".join(words) + ".\n"
-
-
-STORIES = [story(seed) for seed in range(40)]
+STORIES = sentences(30)
 ODD = [
     "<|endoftext|> is text here",
     "x",
@@ -38,19 +29,13 @@ ODD = [
 TEXTS = [*STORIES, *ODD]
 
 
-TOKENIZERS = {
-    "bpe": write_bpe,
-    "gemma_like": lambda folder: write_gemma_like(folder, folder.parent / "hf"),
-}
-
-
-@pytest.fixture(scope="module", params=TOKENIZERS)
-def run(request, tmp_path_factory) -> SimpleNamespace:
-    """A trained model with one of the tokenizers, and its export as lm-eval opens it."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> SimpleNamespace:
+    """A trained model, and its export as lm-eval opens it."""
     from extras.lm_eval.harness import ExportedModel
 
-    folder = tmp_path_factory.mktemp(request.param)
-    tokenizer = TOKENIZERS[request.param](folder / "tokenizer")
+    folder = tmp_path_factory.mktemp("run")
+    tokenizer = write_bpe(folder / "tokenizer")
     write_trained(folder / "models", build(tokenizer.vocab_size), tokenizer)
     model, *rest = load_run(folder / "models", folder / "tokenizer")
     export = folder / "export"
@@ -58,9 +43,6 @@ def run(request, tmp_path_factory) -> SimpleNamespace:
     write_model(export, model, *rest)
     exported = ExportedModel(str(export), device="cpu", batch_size=8)
     return SimpleNamespace(export=export, exported=exported, model=model, tokenizer=tokenizer)
-
-
-with_bpe_alone = pytest.mark.parametrize("run", ["bpe"], indirect=True)
 
 
 def request(*arguments: str) -> SimpleNamespace:
@@ -76,17 +58,6 @@ def nats_of(run, text: str) -> np.ndarray:
     return losses
 
 
-def nats_of_ending(run, beginning: str, ending: str) -> float:
-    """Return the loss of an ending, all in the last window of the text."""
-    ids = np.array(run.tokenizer.encode(beginning + ending))
-    num_ending = len(ids) - len(run.tokenizer.encode(beginning))
-    window_tokens = min(SEQ_LEN, len(ids))
-    tokens = SimpleNamespace(ids=ids, eot_id=run.tokenizer.eot_id)
-    start = np.array([len(ids) - window_tokens])
-    losses = window_losses(run.model, tokens, start, window_tokens, torch.float32)
-    return losses[0, -num_ending:].sum().item()
-
-
 def test_whole_texts_have_our_losses_within_1e_4_nats_per_token(run):
     """Texts of less than a window, of several, and of windows that repeat."""
     expected = [nats_of(run, text) for text in TEXTS]
@@ -97,17 +68,23 @@ def test_whole_texts_have_our_losses_within_1e_4_nats_per_token(run):
         assert -each / len(losses) == pytest.approx(losses.mean(dtype=np.float64), abs=1e-4)
 
 
-def test_endings_have_our_losses(run):
-    endings = []
-    for number, text in enumerate(STORIES):
+@pytest.mark.parametrize("num_words", [2, 30])
+def test_an_ending_has_our_loss_in_the_last_window_of_its_text(run, num_words):
+    """With and without the end-of-text before the text in its window."""
+    for text in STORIES:
         words = text.split(" ")
-        begin = 2 if number % 2 else 10  # with and without the end-of-text before the text in its window
-        endings.append((" ".join(words[:begin]), " " + " ".join(words[begin : begin + 3])))
+        beginning = " ".join(words[:num_words])
+        ending = " " + " ".join(words[num_words : num_words + 3])
+        ids = np.array(run.tokenizer.encode(beginning + ending))
+        num_ending = len(ids) - len(run.tokenizer.encode(beginning))
+        window_tokens = min(SEQ_LEN, len(ids))
+        tokens = SimpleNamespace(ids=ids, eot_id=run.tokenizer.eot_id)
+        start = np.array([len(ids) - window_tokens])
+        losses = window_losses(run.model, tokens, start, window_tokens, torch.float32)
 
-    found = run.exported.loglikelihood([request(*ending) for ending in endings], disable_tqdm=True)
+        ((nats, _),) = run.exported.loglikelihood([request(beginning, ending)], disable_tqdm=True)
 
-    expected = [nats_of_ending(run, *ending) for ending in endings]
-    assert [-nats for nats, _ in found] == pytest.approx(expected, abs=1e-3)
+        assert -nats == pytest.approx(losses[0, -num_ending:].sum().item(), abs=1e-3)
 
 
 TASK = {
@@ -122,7 +99,6 @@ TASK = {
 
 
 @pytest.mark.slow  # imports lm-eval's tasks
-@with_bpe_alone
 def test_the_command_runs_a_task_of_a_folder_with_the_arguments_of_lm_eval(run, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", [])
     documents = tmp_path / "documents.jsonl"

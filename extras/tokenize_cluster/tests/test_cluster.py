@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import tokenize_split
@@ -12,39 +11,26 @@ from extras.tokenize_cluster import ranks as cluster_ranks
 from extras.tokenize_cluster.ranks import join_ranks, plan_ranks, tokenize_rank
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, write_json
-from lm.text.mixture import tag_rows
-from lm.text.raw_files import write_manifest, write_split
-from lm.text.rows import keep_rows, measured
 from lm.text.slices import Slice
 from lm.tokenizer.build import write_trained_bpe
 from support import ROOT
 from support.damage import flip
+from support.mixture_cases import write_source
 from support.stages import work_in_copy
 from support.tokenizer_cases import fuzzed_texts
 
 OUT = Path("data/processed_datasets/train.bin")
-TEXTS = fuzzed_texts(300, seed=6)
-WHOLE = Slice("text", 0, None)
-FILES = (TEXTS[:40], TEXTS[40:45], ["", ""], TEXTS[45:200], TEXTS[200:])
+TEXTS = make_texts()
+GROUP = 60  # documents of a row group
+NUM_GROUPS = len(TEXTS) // GROUP
+FIRST = sum(len(text) for text in TEXTS[:GROUP])
+TOTAL = sum(len(text) for text in TEXTS)
 
 
-def write_raw(files) -> None:
-    """Write data/raw with a row group for the documents of each of `files` that have text."""
+def write_raw(texts: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm.text.raw_files.GROUP_CHARS", 1)
-        patch.setattr("lm.text.parquet.GROUP_CHARS", 10**9)
-        raw = Path("data/raw")
-        raw.mkdir(parents=True, exist_ok=True)
-        rows = tag_rows(map(rows_of, filter(any, files)), 0)
-        entry = write_split(raw, "text", rows, ["test"])
-    write_manifest(raw, "test", {"test": {}}, {"text": entry}, {})
-
-
-def rows_of(texts: list[str]):
-    """Return the rows of the documents that have text."""
-    rows = measured(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
-    _, sizes = rows
-    return keep_rows(rows, sizes > 0)
+        patch.setattr("lm.text.raw_files.GROUP_CHARS", 1)  # a row group for each file
+        write_source(Path("data/raw"), "test", per_file=GROUP, text=texts)
 
 
 def set_slice(start_char: int, num_chars: int | None) -> None:
@@ -62,7 +48,7 @@ def template(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        write_raw(FILES)
+        write_raw(TEXTS)
         Path("data/tokenizer").mkdir()
         write_trained_bpe(Path("data/tokenizer"), [TEXTS], 300)
         Path("runtime.yaml").write_text("tokenize: {num_processes: 1}\n")
@@ -76,10 +62,9 @@ def project(template, tmp_path, monkeypatch):
     work_in_copy(monkeypatch, template, tmp_path / "project")
 
 
-def plan(text_slice=WHOLE, num_ranks=3):
-    raw = Path("data/raw")
-    tokenizer = Path("data/tokenizer")
-    return plan_ranks(raw, tokenizer, text_slice, Path("ranks"), num_ranks)
+def plan(start_char: int = 0, num_chars: int | None = None, num_ranks: int = 100):
+    text_slice = Slice("text", start_char, num_chars)
+    return plan_ranks(Path("data/raw"), Path("data/tokenizer"), text_slice, Path("ranks"), num_ranks)
 
 
 def run(job) -> list[int]:
@@ -98,10 +83,6 @@ def assert_same_as_one_process() -> None:
     assert OUT.read_bytes() == Path("single.bin").read_bytes()
 
 
-TOTAL = sum(len(text) for text in TEXTS)
-FIRST = sum(len(text) for text in FILES[0])
-
-
 @pytest.mark.parametrize(
     ("start_char", "num_chars", "num_ranks"),
     [
@@ -111,36 +92,32 @@ FIRST = sum(len(text) for text in FILES[0])
 )
 def test_ranks_give_the_bytes_of_one_process(start_char, num_chars, num_ranks):
     set_slice(start_char, num_chars)
-    job = plan(Slice("text", start_char, num_chars), num_ranks)
+    job = plan(start_char, num_chars, num_ranks)
 
     run(job)
     join_ranks(job, OUT)
 
-    assert len(job.ranks) <= min(num_ranks, len(FILES) - 1)
+    assert len(job.ranks) <= min(num_ranks, NUM_GROUPS)
     assert_same_as_one_process()
 
 
-def replace_text() -> None:
-    """Write other text of the same size, so that the row groups are divided among the ranks as before."""
-    write_raw([*FILES[:3], FILES[3][::-1], FILES[4]])
+ALL = list(range(NUM_GROUPS))
 
 
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        (lambda patch: replace_text(), [0, 1, 2, 3]),
-        (lambda patch: patch.setattr(cluster_ranks, "CODE", ("lm/core/errors.py",)), [0, 1, 2, 3]),
+        (lambda patch: write_raw([*TEXTS[GROUP:], *TEXTS[:GROUP]]), ALL),
+        (lambda patch: patch.setattr(cluster_ranks, "CODE", ()), ALL),
         (lambda patch: Path("ranks/rank-00003.bin").unlink(), [3]),
         (lambda patch: Path("ranks/rank-00000.json").write_text("{"), [0]),
     ],
-    ids=["text", "code", "missing", "record"],
 )
 def test_a_restart_repeats_only_what_has_changed(monkeypatch, change, again):
-    run(plan(num_ranks=100))
-    assert run(plan(num_ranks=100)) == []
+    run(plan())
 
     change(monkeypatch)
-    job = plan(num_ranks=100)
+    job = plan()
 
     assert run(job) == again
     join_ranks(job, OUT)
@@ -165,5 +142,5 @@ def test_two_local_workers_give_the_bytes_of_one_process():
     done = subprocess.run(command, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
-    assert "4 of 4 ranks to tokenize" in done.stdout
+    assert f"{NUM_GROUPS} of {NUM_GROUPS} ranks to tokenize" in done.stdout
     assert_same_as_one_process()
