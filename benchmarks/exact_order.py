@@ -137,10 +137,10 @@ def described(name: str, functions) -> str:
 TEXT = """\
 # The order of every sum
 
-This page defines exact numerics: whoever computes in this order gets the bits of ReproLM, in any language and on any
-device. It is made from [order.py](../src/lm/exact/order.py). Tests hold the loops for processors and the kernels for
-GPUs to it, bit for bit (`tests/lm/exact/test_order.py`, `tests/lm/exact/test_gpu.py`). [Reproduce and
-verify](reproducibility.md) says what this is good for.
+This page defines exact numerics: computing in this order gives the bits of ReproLM, in any language and on any device.
+It is generated from [order.py](../src/lm/exact/order.py). Tests compare the loops for processors and the kernels for
+GPUs with it, bit for bit (`tests/lm/exact/test_order.py`, `tests/lm/exact/test_gpu.py`). [Reproduce and
+verify](reproducibility.md) explains the use.
 
 ## Rules
 
@@ -198,7 +198,7 @@ def operations(section: str) -> str:
 
 
 def inputs() -> str:
-    """Return how to compute the inputs of the vectors, and which they are."""
+    """Return the functions that compute the inputs, and their calls."""
     helpers = [inspect.getsource(each) for each in (x, ids, first, weights, factors)]
     source = inspect.getsource(inspect.getmodule(inputs))  # pyright: ignore[reportArgumentType]
     calls = source.partition("# The results of each are concatenated.\n")[2].partition("}  # fmt: skip")[0]

@@ -1,4 +1,4 @@
-"""Write a result: what a script measured, with the commit, the command and the machine."""
+"""Write the results of a script, with the commit, the command and the machine."""
 
 import importlib.metadata
 import os
@@ -17,7 +17,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def write_result(path: Path, **found) -> None:
-    """Write what was found, after the commit, the command and the machine."""
+    """Write the commit, the command and the machine, then the results."""
     write_json(path, {"commit": commit(), "command": command(), "hardware": hardware(), **found})
 
 

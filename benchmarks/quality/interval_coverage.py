@@ -2,7 +2,7 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/quality/interval_coverage.py  # writes results/interval_coverage.json
 
-`simulations.py` says what is drawn.
+`simulations.py` describes the simulated data.
 """
 
 from evidence.difference import paired, welch

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/quality/judge.py [--nights 2000]
 
-`nights.py` says what a night is. Writes results/judge.json after each world.
+`nights.py` describes a night. Writes results/judge.json after each world.
 """
 
 import argparse
@@ -16,7 +16,7 @@ WITH_SMALL_GAINS = ("small_changes", "all_changes", "unpaired")
 
 
 def main() -> None:
-    """Simulate nights without and with real gains: by the judge in each world, by rivals where nothing correlates."""
+    """Simulate nights without and with real gains: the judge in each world, rivals with seeds that do not correlate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nights", type=int, default=2000)
     count = parser.parse_args().nights

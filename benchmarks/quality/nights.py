@@ -1,14 +1,14 @@
 """Simulate nights of judged changes: how many false ones are kept, and how many real gains are found.
 
-A night tries 100 changes, one after the other, each against the best so far. Losses are in standard deviations of the
-noise of seeds. Every judgement is that of `evidence judge`, by its own code. The base keeps its runs for all judgements
-of a night, so these depend on each other. Runs of both sides with the same seed correlate; a wide candidate has a
-larger spread, and no correlation. That a fresh pair disagrees with the others, which happens to 1 % of honest ones, is
-not simulated: another seed is drawn.
+A night tries 100 changes, one after the other, each against the best so far. Losses are in standard deviations over
+seeds. The code of `evidence judge` makes every judgement. The base keeps its runs for all judgements of a night, so
+these depend on each other. Runs of both sides with the same seed correlate. A wide candidate has a larger spread, and
+no correlation. A fresh pair that disagrees with the others, as 1 % of honest ones do, is not simulated: another seed is
+drawn.
 
-The rules of others: the greedy one runs each change once, and keeps it if its loss is the lowest. Three others run
-three seeds: the mean must be lower in 95 % of bootstrap resamples (two more seeds only if the first one is lower than
-the mean of the base), or Welch's test must have p < 0.05, or 0.01, on one side.
+Rival rules: the greedy one runs each change once, and keeps it if its loss is the lowest. Three others run three seeds.
+The mean must be lower in 95 % of bootstrap resamples (two more seeds run only if the first one is lower than the mean
+of the base), or Welch's test, on one side, must have p < 0.05, or p < 0.01.
 """
 
 import functools
@@ -32,21 +32,21 @@ UNPAIRED = ((0.0, 1.0),)
 
 
 class Change(NamedTuple):
-    """How the losses of a change depend on those of its base: by correlation, and a spread of its own."""
+    """How the losses of a change depend on those of its base: their correlation, and the spread of the change."""
 
     correlation: float
     spread: float
 
 
 class Night(NamedTuple):
-    """What is tried in a night: gains in standard deviations, correlations and their shares, and wide candidates."""
+    """The changes of a night: gains in standard deviations, correlations and their shares, and wide candidates."""
 
     num_gains: int = 0
     gain: float = 2.0
     correlations: tuple[tuple[float, float], ...] = SMALL_CHANGES
     wide_share: float = 0.0
     wide_factor: float = 10.0  # the spread of a wide candidate
-    base_luck: float = 0.0  # by how much all runs of the first base are unlucky together
+    base_luck: float = 0.0  # by how much all runs of the first base are worse
     draw: Callable[[np.random.Generator, int], np.ndarray] = lambda rng, count: rng.normal(0, 1, count)
 
     def effects(self, rng: np.random.Generator) -> np.ndarray:
@@ -56,7 +56,7 @@ class Night(NamedTuple):
         return effects
 
     def change(self, rng: np.random.Generator, is_gain: bool) -> Change:
-        """Draw a change. Only one that is not a gain can be an outlier: its seeds spread `wide_factor` times as far."""
+        """Draw a change. Only one that is not a gain can be wide: its seeds spread `wide_factor` times as far."""
         if not is_gain and rng.random() < self.wide_share:
             return Change(0.0, self.wide_factor)
         values, shares = zip(*self.correlations, strict=True)

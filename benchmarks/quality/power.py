@@ -1,10 +1,10 @@
-"""Simulate how often a difference is shown for which `compare` claims 80 %.
+"""Simulate how often `compare` shows a difference for which it claims 80 %.
 
     PYTHONPATH=src:benchmarks python benchmarks/quality/power.py      # a minute on one core; writes results/power.json
 
-For 2, 3, 5 and 10 seeds of each side, pairs of equal seeds and independent runs: the difference is the one that
-`compare` prints for a known spread. Then it is the one of a pilot of three seeds, as measured and at the upper end of
-the pilot's interval.
+The sides have 2, 3, 5 or 10 seeds each, as pairs of equal seeds or as independent runs. The difference is the one that
+`compare` prints: for a known spread, for the spread that a pilot of three seeds measures, and for the upper end of the
+pilot's interval.
 """
 
 import numpy as np

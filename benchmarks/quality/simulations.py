@@ -1,4 +1,4 @@
-"""How often the intervals of `compare` contain the truth where it is known, and how often p is small.
+"""Simulate how often the intervals of `compare` contain a known truth, and how often p is small.
 
 Documents: each trial draws documents from a known population and tests its true value. Populations: the 96 pairs of
 benchmarks/results/optimizers.csv, drawn with replacement; log-normal sizes like those of the pairs, with a difference
@@ -68,7 +68,7 @@ def lognormal(sizes: np.ndarray, rates: np.ndarray, depends: bool) -> tuple[floa
 
 
 def of_documents(truth: float, draw: Draw, count: int, trials: int = TRIALS) -> dict[str, float]:
-    """Return how often p is small, of the difference from the truth; beside it ±1.96 standard errors."""
+    """Return how often p of the difference from the truth is small, and how often ±1.96 standard errors cover it."""
     rng = np.random.default_rng(count)
     p_values = []
     held = []
@@ -89,7 +89,7 @@ def fractions(p_values: list[float]) -> dict[str, float]:
 
 
 def of_items(count: int, trials: int = TRIALS) -> dict[str, float]:
-    """Return the same of answers: 1 to 12 items a document, in each of which one model is a little better by chance."""
+    """Return the same for answers: 1 to 12 items a document, in which one model is slightly better by chance."""
     rng = np.random.default_rng(count)
     p_values = []
     for _ in range(trials):

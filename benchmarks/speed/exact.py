@@ -2,9 +2,9 @@
 
     PYTHONPATH=src:benchmarks python benchmarks/speed/exact.py [--folder .] [--rounds 30]
 
-The model and the tokens are those of the last `dvc repro` in a folder. Both compute the same steps and the same losses
-in turns, with one thread and with two: a time alone says little, because the load of the machine changes it. The ratio
-is that of two steps that follow each other. Writes results/exact.json.
+The model and the tokens are those of the last `dvc repro` in a folder. Steps and validations of both alternate, with
+one thread and with two, because the load of the machine changes the times. Each ratio is that of two consecutive ones.
+Writes results/exact.json.
 """
 
 import argparse
@@ -54,14 +54,14 @@ def score(model: Gemma3Model, tokens: TokenFile, seq_len: int) -> np.ndarray:
 
 
 def relative_difference(one: Tensor, other: Tensor) -> float:
-    """Return the norm of the difference as a part of the norm of `other`."""
+    """Return the norm of the difference, relative to the norm of `other`."""
     one = one.double()
     other = other.double()
     return float((one - other).norm() / other.norm())
 
 
 def busy_share() -> float:
-    """Return the share of all cores (0 to 1) that others use while this process sleeps for a second."""
+    """Return the fraction of all cores (0 to 1) that other processes use while this one sleeps for a second."""
     return psutil.cpu_percent(1) / 100
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     y = torch.from_numpy(targets.astype(np.int64))
     draws = uniform_draws(0, params)
 
-    # What both compute. The first call compiles the loops.
+    # Compare the results. The first call compiles the loops.
     gradients = {numerics: take_step(model, x, y, draws) for numerics, model in models.items()}
     gradient_differences = [
         relative_difference(gradients["exact"][name], gradient) for name, gradient in gradients["fast"].items()
@@ -109,7 +109,7 @@ def main() -> None:
     losses = {numerics: score(model, validation, params.seq_len) for numerics, model in models.items()}
     loss_differences = losses["exact"] - losses["fast"]
 
-    # How long it takes. A round of a case is a step, or a validation, in both numerics.
+    # Compare the times. A round is a step, or a validation, in both numerics.
     def step(numerics: str, threads: int) -> None:
         set_num_threads(threads, numerics)
         take_step(models[numerics], x, y, draws)

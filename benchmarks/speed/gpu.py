@@ -1,10 +1,10 @@
-"""What a GPU reaches: training steps of some models in both numerics, in one JSON file that its owner can send.
+"""Measure training steps of some models on a GPU, in both numerics, and write one JSON file that you can send.
 
     make bench-gpu                                                     # eight minutes at most
     PYTHONPATH=src:benchmarks python benchmarks/speed/gpu.py --quick   # a small model, also on a CPU
 
-For each model: tokens per second, the share of the measured peak of matrix products (MFU), the most memory, how often
-a step makes Python wait for the GPU, and the loss after the last step. The steps are those of the stage `train`:
+For each model: tokens per second, the fraction of the measured peak of matrix products (MFU), the peak of memory, how
+often a step makes Python wait for the GPU, and the loss after the last step. The steps are those of the stage `train`:
 
 - `prove`, the line of `python src verify --processor short`: whether this device has the committed bits.
 - `models`, 200 steps in fast numerics: Muon, compiled blocks, bfloat16 where the device has it. The text is made up and
@@ -12,7 +12,7 @@ a step makes Python wait for the GPU, and the loss after the last step. The step
 - `exact`, 12 steps in exact numerics, and the same steps in torch's own float32 without TF32. The digest of the state
   after them is the same on every device.
 - `products`: the rate of products in exact numerics, and of torch's (cuBLAS) in float32.
-- `variants`, 200 steps without an option that was chosen by what the compiler says, not by time.
+- `variants`, 200 steps without an option that was chosen by the output of the compiler, not by time.
 
 A model that would begin after 400 s is left out. Writes gpu.json into the folder of the command line.
 """
@@ -89,7 +89,7 @@ def count_waits(run_step) -> int | None:
 
 
 def measure(case: Case, num_steps: int, device: torch.device, arithmetic: Arithmetic) -> dict:
-    """Train a model for `num_steps` steps; return what was measured."""
+    """Train a model for `num_steps` steps and return the measurements."""
     params, config, dtype, state, batches = start_run(case, num_steps, device, arithmetic)
 
     # Take the steps; the clock starts after the first ones.
@@ -197,7 +197,7 @@ def fastest_s(compute: Callable[[], object], device: torch.device) -> float:
 
 
 class Record:
-    """The file gpu.json, which has what was measured so far, so that it stays if a later model does not fit."""
+    """The file gpu.json, written after each measurement, so that results stay if a later model does not fit."""
 
     def __init__(self, path: Path, device: torch.device):
         self.path = path
@@ -216,7 +216,7 @@ class Record:
         print(self.found["prove"], flush=True)
 
     def add(self, section: str, measured: dict) -> None:
-        """Print what was measured, and write it; forget the model."""
+        """Print and write a measurement, and free the memory of its model."""
         print(measured, flush=True)
         self.found[section].append(measured)
         write_result(self.path, **self.found)
@@ -226,7 +226,7 @@ class Record:
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def measure(self, section: str, case: Case, num_steps: int, arithmetic: Arithmetic, **names: str) -> None:
-        """Measure a case, or write why it was not."""
+        """Measure a case, or write why it was left out."""
         if time.perf_counter() - self.begun > LATEST_START_S:
             left_out = {"model": case.preset, "left_out": f"not begun after {LATEST_START_S} s"}
             self.add(section, names | left_out)

@@ -4,9 +4,9 @@
     python src compress data/processed_datasets/validation.bin validation.rlmc
     python src decompress license.rlmc license.copy
 
-FILE is a text in UTF-8, or a token file X.bin with its sidecar. A token of probability p takes -log2(p) bits, so OUT
-has as many bits as the loss that `eval` reports for this text. Windows move as in `eval`, by eval.stride_fraction of
-params.yaml. The model computes in exact numerics, so that OUT can be decompressed on any processor.
+FILE is a UTF-8 text, or a token file X.bin with its sidecar. A token of probability p takes -log2(p) bits, so the size
+of OUT in bits is the loss that `eval` reports for this text. Windows move as in `eval`, by eval.stride_fraction of
+params.yaml. The model computes in exact numerics, so OUT can be decompressed on any processor.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ from lm.tokenizer.load import Tokenizer
 from lm.tokens.tokenfile import LOSSY, TokenFile, check_tokenizer, lossy_fractions, open_tokens
 from tools.record.paths import PARAMS
 
-BATCH_TOKENS = 8192  # of the windows that are computed together
+BATCH_TOKENS = 8192  # of the windows that are computed at once
 
 
 def read_tokens(path: Path, tokenizer: Tokenizer) -> TokenFile:
-    """Return the tokens of a token file, or of a text that ends with end-of-text, and in `meta` the file's SHA-256.
+    """Return the tokens of a token file, or of a text followed by end-of-text; `meta` has the file's SHA-256.
 
-    Raise IntegrityError for a token file of another tokenizer, and DataError for a text that is not UTF-8 or that its
-    tokens do not give back.
+    Raise IntegrityError for a token file of another tokenizer, and DataError for a text that is not UTF-8 or that
+    decoding its tokens does not restore.
     """
     if path.suffix == ".bin":
         tokens = open_tokens(path)
@@ -48,10 +48,10 @@ def read_tokens(path: Path, tokenizer: Tokenizer) -> TokenFile:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8; the file must be a text, or X.bin") from None
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; the file must be a UTF-8 text or X.bin") from None
     ids, _ = tokenizer.encode_documents([text])
     if tokenizer.decode_bytes(ids[:-1]) != content:
-        raise DataError(f"{path}: the tokenizer does not give this text back; use one that loses nothing, such as bpe")
+        raise DataError(f"{path}: decoding its tokens does not restore it; use a lossless tokenizer such as bpe")
     meta = {"tokenizer": tokenizer.sidecar_entry(), "sha256": hashlib.sha256(content).hexdigest()}
     return TokenFile(path, ids, meta)
 
@@ -85,7 +85,7 @@ def encode(predictor: Predictor, tokens: TokenFile, seq_len: int, stride: int) -
 @exit_with_status
 def main(argv: list[str]) -> None:
     """Compress a file, and print its size and the loss."""
-    reads = "a text in UTF-8, or a token file X.bin with its sidecar"
+    reads = "a UTF-8 text, or a token file X.bin with its sidecar"
     args = files.parse("compress", __doc__, argv, reads, writes="the compressed file")
     params = read_section(PARAMS, "eval", EvalParams)
 
@@ -97,7 +97,7 @@ def main(argv: list[str]) -> None:
         raise DataError(f"{args.file}: contains no text; it must have at least one character")
     stride = max(1, round(params.stride_fraction * record["seq_len"]))
 
-    # Compress and write. The text of a model that sees the future would not come back.
+    # Compress and write. If a prediction depended on later tokens, decompression would fail.
     check_causality(model, tokens, record["seq_len"], 1, torch.float32)
     payload = encode(Predictor(model), tokens, record["seq_len"], stride)
     token_bytes = tokens.ids.dtype.itemsize if args.file.suffix == ".bin" else 0
@@ -107,11 +107,11 @@ def main(argv: list[str]) -> None:
     with atomic_write(args.out) as file:
         file.write(files.join(header, payload))
 
-    # Report the loss, which is the size without the header.
+    # Report the size without the header, which is the loss.
     bits = 8 * len(payload)
     print(
-        f"{num_bytes:,} bytes of text → {len(payload) + files.HEADER_BYTES:,} bytes, of which "
-        f"{files.HEADER_BYTES} are the header; without it {bits / num_bytes:.4f} bits per byte, "
+        f"{num_bytes:,} bytes of text → {len(payload) + files.HEADER_BYTES:,} bytes with a header of "
+        f"{files.HEADER_BYTES}; without it {bits / num_bytes:.4f} bits per byte, "
         f"{bits * math.log(2) / len(tokens.ids):.4f} nats per token over {len(tokens.ids):,} tokens"
     )
     if lossy_fractions(tokens.meta):

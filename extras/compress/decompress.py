@@ -2,9 +2,8 @@
 
     python src decompress license.rlmc license.copy
 
-OUT is the text, or the token file X.bin without its sidecar. The model computes one token after the other, each from
-those before it. If OUT comes out right, the model has predicted the text as well as the size of FILE says. A result
-with another SHA-256 is not written.
+OUT is the text, or the token file X.bin without its sidecar. The model decodes one token after the other. A correct OUT
+proves that the model predicts the text as well as the size of FILE says. A result with another SHA-256 is not written.
 """
 
 import numpy as np
@@ -48,7 +47,7 @@ def decode(predictor: Predictor, header: files.Header, payload: bytes, seq_len: 
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Decompress a file; raise IntegrityError, and write nothing, if the result is not what was compressed."""
+    """Decompress a file; if the result is not what was compressed, write nothing and raise IntegrityError."""
     reads = "a file that `compress` wrote"
     args = files.parse(
         "decompress", __doc__, argv, reads, writes="the text, or the token file X.bin without its sidecar"
@@ -59,16 +58,16 @@ def main(argv: list[str]) -> None:
     model, record, tokenizer = files.load(args.models, args.tokenizer)
     weights_digest = files.first_bytes(record["best"]["sha256"])
     if weights_digest != header.weights_digest:
-        weights = f"the weights {header.weights_digest.hex()}…, {args.models} has {weights_digest.hex()}…"
-        raise IntegrityError(f"{args.file}: was compressed with {weights}; name the folder of that model as --models")
+        weights = f"the weights {header.weights_digest.hex()}…, but {args.models} has {weights_digest.hex()}…"
+        raise IntegrityError(f"{args.file}: was compressed with {weights}; set --models to the folder of that model")
 
     # Decompress, compare and write.
     ids = decode(Predictor(model), header, payload, record["seq_len"], tokenizer.eot_id)
     is_text = header.token_bytes == 0
     content = tokenizer.decode_bytes(ids[:-1]) if is_text else np.array(ids, f"<u{header.token_bytes}").tobytes()
     if files.digest(content) != header.content_digest:
-        problem = "the result is not what was compressed, so the model computes other bits here"
+        problem = "the result is not what was compressed, because the model computes other bits here"
         raise IntegrityError(f"{args.file}: {problem}; `python src verify --processor` names the first")
     with atomic_write(args.out) as file:
         file.write(content)
-    print(f"{args.out}: {len(content):,} bytes of {len(ids):,} tokens, with the SHA-256 of what was compressed")
+    print(f"{args.out}: {len(content):,} bytes, {len(ids):,} tokens, with the SHA-256 of the original")

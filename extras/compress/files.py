@@ -1,4 +1,4 @@
-"""What both commands need: their arguments, the model, and the format of the compressed file."""
+"""The arguments and the model of `compress` and `decompress`, and the format of the compressed file."""
 
 import argparse
 import hashlib
@@ -24,7 +24,7 @@ HEADER_BYTES = FIELDS.size + DIGEST_BYTES
 
 
 class Header(NamedTuple):
-    """The fields of the header, without magic and version before them, and the digest of the file after them."""
+    """The fields between the version and the digest of the file."""
 
     token_bytes: int  # of a token file: 2 or 4; 0 for a text
     num_tokens: int
@@ -34,7 +34,7 @@ class Header(NamedTuple):
 
 
 def parse(name: str, description: str | None, argv: list[str], reads: str, writes: str) -> argparse.Namespace:
-    """Read the arguments of `compress` or `decompress`; raise ParamsError if FILE or OUT cannot be one."""
+    """Read the arguments of `compress` or `decompress`; raise ParamsError for a wrong path."""
     parser = tool_parser(name, description)
     parser.add_argument("file", type=Path, metavar="FILE", help=reads)
     parser.add_argument("out", type=Path, metavar="OUT", help=writes)
@@ -89,6 +89,6 @@ def split(path: Path) -> tuple[Header, bytes]:
         raise IntegrityError(f"{path}: has version {version.hex()}; it must be {VERSION:02}: compress the text again")
     if digest(fields + payload) != recorded:
         raise IntegrityError(
-            f"{path}: is truncated or changed, for its SHA-256 is not that of its header; copy it again"
+            f"{path}: is truncated or changed, because its SHA-256 is not that in its header; copy it again"
         )
     return Header(*FIELDS.unpack(fields)[2:]), payload

@@ -1,8 +1,8 @@
 """The probabilities of a model in exact numerics, as integers.
 
-The bits of a model's logits are the same on every processor, for any number of threads, and whether a window is
-computed at once or token by token (lm.exact). So are those of their softmax. Times 2^30, a power of two, it stays
-as it is; rounded down it is an integer, and integers add up to the same sum in any order.
+Logits and their softmax have the same bits on every processor, with any number of threads, and whether a window is
+computed at once or token by token (lm.exact). Multiplication by 2^30 is exact. Rounding down gives integers, whose sum
+does not depend on the order.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from lm.exact.cpu.products import multiply, pack
 from lm.exact.functions import rows_of, softmax
 from lm.model.gemma3 import Gemma3Model
 
-SCALE = 2**30  # of a probability of 1; each token gets 1 more, so that none is impossible
+SCALE = 2**30  # weight of probability 1; each token gets 1 more, so that none is impossible
 
 
 class Predictor:
-    """Compute the weights of the next token from hidden states; the head is packed once for all products."""
+    """Compute the weights of the next token from hidden states. The head is packed once for all products."""
 
     def __init__(self, model: Gemma3Model):
         self.model = model
@@ -34,10 +34,10 @@ class Predictor:
             yield (probabilities * SCALE).astype(np.int64) + 1
 
     def last_hidden(self, inputs: list[int], cache: KVCache) -> Tensor:
-        """Return the hidden state (1, C) of the last of the inputs, a window so far; the cache has those before it.
+        """Return the hidden state (1, C) of the last of `inputs`, the window so far; the cache has the earlier ones.
 
-        A model that keeps to its document numbers positions within the window, and so no cache can begin at a later
-        document. As soon as the window has a second one, all of it is computed again for each token.
+        A model that attends within documents still counts positions from the start of the window, so a cache cannot
+        start at a later document. Once the window contains a second one, it is computed again for each token.
         """
         if self.model.document_start_id in inputs[1:]:
             return self.model.hidden(torch.tensor([inputs]))[:, -1]

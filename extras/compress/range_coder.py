@@ -1,12 +1,12 @@
 """A range coder: symbols with integer weights in, bytes out, and back.
 
 A text is a number from 0 to below 2^96. Each symbol divides this interval in proportion to the weights of all possible
-symbols and keeps its own part, so that the interval shrinks by the probability of the symbol. Any number in the last
+symbols and keeps its own part, so the interval shrinks by the probability of the symbol. Any number in the last
 interval names the text: as many bits as its information. Once the interval is short, the first byte of its beginning
 is written, and all numbers are multiplied by 256.
 
 G. N. N. Martin, "Range encoding: an algorithm for removing redundancy from a digitised message", Video and Data
-Recording Conference, Southampton, 1979. Everything is an integer of Python, and so the same on every machine.
+Recording Conference, Southampton, 1979. All numbers are Python integers, so the bytes are the same on every machine.
 """
 
 STATE_BYTES = 12
@@ -23,7 +23,7 @@ class Encoder:
     def __init__(self):
         self.low = 0  # where the interval begins, after the bytes that are written
         self.length = WHOLE
-        self.written: list[int] = []  # bytes; what is above 255 is carried to the byte before in `finish`
+        self.written: list[int] = []  # bytes; `finish` carries values above 255 to the byte before
 
     def encode(self, start: int, weight: int, total: int) -> None:
         """Encode the symbol whose part of 0 … total - 1 begins at `start` and has `weight` ≥ 1 numbers."""
@@ -40,7 +40,7 @@ class Encoder:
         self.low = self.low % SHORT * 256
 
     def finish(self) -> bytes:
-        """Return the bytes: the shortest that name a number of the interval, without zeros at the end."""
+        """Return the shortest bytes that name a number of the interval, without zeros at the end."""
         # Round up to a number that ends in as many zero bytes as the interval allows.
         end = self.low + self.length
         step = WHOLE
@@ -58,7 +58,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decode what an `Encoder` has written: for each symbol, `point` and then `remove`."""
+    """Decode the bytes of an `Encoder`: call `point` and then `remove` for each symbol."""
 
     def __init__(self, encoded: bytes):
         self.following = iter(encoded)  # zeros follow the last byte
@@ -76,7 +76,7 @@ class Decoder:
         return self.offset // (self.length // total)
 
     def remove(self, start: int, weight: int, total: int) -> None:
-        """Go on after the symbol, which has the part that `Encoder.encode` was given."""
+        """Move past the symbol; the arguments are those of `Encoder.encode`."""
         unit = self.length // total
         self.offset -= unit * start
         self.length = unit * weight

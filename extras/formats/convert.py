@@ -4,9 +4,9 @@
     python src convert train.bin dumps/ --seq_len 1536
     python src convert dumps/ train.bin
 
-The stream of ids and its sidecar stay the same, so that converting back gives the same bytes and training accepts
-every X.bin that is written. If the input has no sidecar, --tokenizer is required. End-of-text ids fill up a
-last row or sample; the sidecar records this padding, which is never part of the stream.
+The stream of ids and its sidecar stay the same, so converting back gives the same bytes, and training accepts every
+X.bin. If the input has no sidecar, --tokenizer is required. The last row or sample is padded with end-of-text ids. The
+sidecar records the padding, which is not part of the stream.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def format_of(path: Path) -> str:
 def check_arguments(args: argparse.Namespace) -> None:
     """Raise ParamsError if arguments contradict each other or do not fit IN and OUT."""
     if not args.input.exists():
-        raise ParamsError(f"{args.input}: there is no such file or folder to convert")
+        raise ParamsError(f"{args.input}: no such file or folder; name the input")
     if args.input.resolve() == args.output.resolve():
         raise ParamsError(f"{args.output}: is the input; name another output")
     out_format = format_of(args.output)
@@ -69,7 +69,7 @@ def check_arguments(args: argparse.Namespace) -> None:
 
 
 def open_input(args: argparse.Namespace) -> Stream:
-    """Return IN's stream; raise ParamsError if --input_pad_token is missing, or given where no dumps of others are."""
+    """Return IN's stream; raise ParamsError if --input_pad_token is missing, or IN is not of another program."""
     in_format = format_of(args.input)
     pad_token = args.input_pad_token
     if in_format == ".bin":
@@ -98,7 +98,7 @@ def sidecar_of(stream: Stream, tokenizer: Tokenizer | None) -> dict:
     recorded = stream.meta["tokenizer"]["sha256"]
     if tokenizer is not None and tokenizer.sha256 != recorded:
         differing = f"made with tokenizer {recorded[:12]}…, --tokenizer is {tokenizer.sha256[:12]}…"
-        raise IntegrityError(f"{stream.path}: {differing}; leave it out")
+        raise IntegrityError(f"{stream.path}: {differing}; leave --tokenizer out")
     return stream.meta
 
 
@@ -127,7 +127,7 @@ def write_output(args: argparse.Namespace, stream: Stream, meta: dict) -> int:
 
 
 def describe_stream(stream: Stream, tokenizer: Tokenizer) -> dict:
-    """Read a stream once and return its sidecar; without a byte-level vocabulary, characters and bytes are None."""
+    """Read a stream once and return its sidecar; characters and bytes are None if the vocabulary is not of bytes."""
     dtype = tokenizer.meta["dtype"]
     eot_id = tokenizer.eot_id
     digest = hashlib.sha256()

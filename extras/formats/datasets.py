@@ -1,6 +1,6 @@
 """PyTorch datasets of other trainers' token files: windows of a .npy, samples of dump-*.pkl.
 
-Item i depends only on the arguments and on i, so that any number of workers see the same data.
+Item i depends only on the arguments and on i, so any number of workers give the same data.
 """
 
 from collections.abc import Iterable
@@ -25,9 +25,9 @@ class NpyTokensDataset(Dataset):
     """Windows (x, y) of a memory-mapped .npy: (seq_len,) int64 each, y is x shifted by one token.
 
     path: (N,) or (R, L) ids of any integer dtype; no window crosses from one row into the next.
-    Item i is the window that begins seq_len tokens after item i - 1. With a `seed`, items are random: every window,
-    from each token on, comes once, then every window again in another order. `length` is the number of items, so make
-    it as long as the run. The order depends on NumPy's version.
+    Without a seed, item i begins seq_len tokens after item i - 1. With a `seed`, a window begins at each token. All
+    windows come once in random order, then again in another order. `length` is the number of items: make it as long
+    as the run. The order depends on NumPy's version.
     If a sidecar says that the last row is padded, targets in the padding are IGNORED.
 
     Raises ParamsError for wrong arguments, DataError if no window fits, IntegrityError as open_npy does.
@@ -56,12 +56,12 @@ class NpyTokensDataset(Dataset):
             row = f"{self.row_length} tokens in a row"
             raise DataError(f"{path}: {row}, a window of seq_len {seq_len} needs {seq_len + 1}")
         self._windows = np.lib.stride_tricks.sliding_window_view(ids, seq_len + 1, axis=1)[:, :: self.stride]
-        # In the last row, count only windows with a token, not padding alone, as a target.
+        # In the last row, count only windows whose targets are not all padding.
         last_tokens = self.num_tokens - (len(ids) - 1) * self.row_length
         last_windows = min(self._windows.shape[1], -(-(last_tokens - 1) // self.stride))
         self.num_windows = (len(ids) - 1) * self._windows.shape[1] + last_windows
         if not self.num_windows:
-            raise DataError(f"{path}: holds {self.num_tokens} token; a window needs a target too")
+            raise DataError(f"{path}: holds {self.num_tokens} token; a window needs 2")
 
     def __getstate__(self) -> dict:
         return {name: getattr(self, name) for name in ("path", "seq_len", "seed", "length")}
@@ -95,12 +95,12 @@ class NpyTokensDataset(Dataset):
     def _random_window(self, index: int) -> int:
         """Return the number of the window of random item `index`.
 
-        A pass over all windows consists of parts. The windows of a part do not overlap, so that the random order of
-        one part is all that is in memory: 4 bytes for each seq_len tokens of the file.
+        Each pass over all windows is divided into parts, whose windows do not overlap. Only the order of one part is in
+        memory at a time: 4 bytes for each seq_len tokens of the file.
         """
         number, place = divmod(index, self.num_windows)
         num_parts = min(self.num_windows, self.seq_len)
-        # The parts in random order: the one of offset r has the windows r, r + num_parts, r + 2·num_parts, …
+        # The parts in random order. The part of offset r has the windows r, r + num_parts, r + 2·num_parts, …
         offsets = shuffled(num_parts, self.seed, number * (num_parts + 1)).astype(np.int64)
         sizes = -(-(self.num_windows - offsets) // num_parts)
         ends = np.cumsum(sizes)
@@ -116,8 +116,7 @@ class PickledTrainerDataset(Dataset):
 
     ds[i]: input_ids, labels (IGNORED in the padding; the model shifts them) and attention_mask, (seq_len,)
     int64 each. Dumps are unpickled one at a time, with every import rejected, into an array of 4 bytes per token.
-    `pad_token` is the padding of folders without provenance. Samples of a single token, which have no target, are left
-    out.
+    `pad_token` is the padding of folders without provenance. Samples of one token have no target and are left out.
 
     Raises IntegrityError if dumps and meta file disagree or a dump is not a list of samples, DataError if
     the samples differ in length.

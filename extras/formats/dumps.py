@@ -72,7 +72,7 @@ def open_dumps(folder: Path) -> DumpFolder:
 def read_dumps(folder: DumpFolder, pad_token: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each dump's samples (n, seq_len) int64 and the padding (n,) at the end of each, in tokens.
 
-    In a folder without provenance every run of `pad_token` at a sample's end is padding (None: no run is).
+    Without provenance, each run of `pad_token` at the end of a sample is padding (None: there is no padding).
     One dump at a time is in memory. Raises IntegrityError if a file differs from its records.
     """
     for path, num_samples, num_tokens in folder.dumps:
@@ -149,7 +149,7 @@ def write_dumps(
 ) -> dict:
     """Write a stream as samples of seq_len into an empty folder, at most max_dump_size per dump; return the provenance.
 
-    `pad_token` fills up a shorter last sample. `describe()` is called after the last chunk, as for write_tokens.
+    `pad_token` pads a shorter last sample. `describe()` is called after the last chunk, as for write_tokens.
     """
     digest = hashlib.sha256()
 

@@ -23,7 +23,7 @@ def npy_sidecar_path(path: Path) -> Path:
 def open_npy(path: Path) -> np.ndarray:
     """Map a .npy read-only: (N,) or (R, L) integers. Nothing in it is ever executed.
 
-    Raises IntegrityError for anything else, also for a truncated file, and DataError for an empty array.
+    Raises IntegrityError for anything else and for a truncated file, DataError for an empty array.
     """
     try:
         with names_file(path):
@@ -64,7 +64,7 @@ def npy_stream(path: Path) -> Stream:
     def blocks() -> Iterator[np.ndarray]:
         rows_per_block = max(1, BLOCK_TOKENS // row_length)
         for start in range(0, num_rows, rows_per_block):
-            # Mapped again for each block, so that memory that was read does not stay resident.
+            # Map again for each block, so that blocks that were read do not stay in memory.
             rows = open_npy(path)[start : start + rows_per_block].reshape(-1, row_length)
             yield rows.reshape(-1)[: num_tokens - start * row_length]
 
@@ -75,7 +75,7 @@ def npy_stream(path: Path) -> Stream:
 def write_npy(path: Path, chunks: Iterable[np.ndarray], meta: dict, row_length: int | None) -> int:
     """Write a stream, with the bytes of np.save, and its sidecar `meta`; return the padding in tokens.
 
-    row_length None gives (N,), else (R, row_length), and end-of-text ids fill up the last row.
+    row_length None gives (N,), else (R, row_length), with the last row padded by end-of-text ids.
     """
     num_tokens = meta["tokens"]
     dtype = DTYPES[meta["dtype"]]

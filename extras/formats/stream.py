@@ -1,7 +1,6 @@
-"""Carry a token stream from one format to another: read it block by block and check it.
+"""Read a token stream of any format block by block, and check it.
 
-A stream is the ids of X.bin without padding, whatever file holds it. Its sidecar, the content of X.json,
-is carried unchanged from format to format.
+A stream is the ids of X.bin without padding. Its sidecar, the content of X.json, is the same in every format.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ BLOCK_TOKENS = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A stream: each `blocks()` yields the ids from the first on, in 1-D arrays; `meta` is its sidecar, if any."""
+    """A stream: each call of `blocks` yields all ids in 1-D arrays; `meta` is the sidecar, if any."""
 
     path: Path
     blocks: Callable[[], Iterator[np.ndarray]]
@@ -35,7 +34,7 @@ def bin_stream(path: Path) -> Stream:
 
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, meta["tokens"], BLOCK_TOKENS):
-            # Mapped again for each block, so that memory that was read does not stay resident.
+            # Map again for each block, so that blocks that were read do not stay in memory.
             yield map_ids(path, meta)[start : start + BLOCK_TOKENS]
 
     return Stream(path, blocks, meta)
@@ -68,7 +67,7 @@ def narrowed(blocks: Iterable[np.ndarray], dtype: str, vocab_size: int, path: Pa
 
 
 def checked(stream: Stream, meta: dict) -> Iterator[np.ndarray]:
-    """Yield the stream's ids in the sidecar's dtype; raise IntegrityError after the last if it describes others."""
+    """Yield the stream's ids in the sidecar's dtype; raise IntegrityError at the end if it describes others."""
     digest = hashlib.sha256()
     num_tokens = 0
     for ids in narrowed(stream.blocks(), meta["dtype"], meta["tokenizer"]["vocab_size"], stream.path):

@@ -24,7 +24,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = tool_parser("export_gguf", __doc__)
     parser.add_argument("file", type=Path, help="the file to write")
     for path in (paths.MODELS, paths.TOKENIZER):
-        parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"the run's {path}")
+        parser.add_argument(f"--{path.stem}", type=Path, default=path, help=f"folder of the run ({path})")
     parser.add_argument("--dtype", choices=("f32", "f16"), default="f32", help="dtype of the matrices (f32)")
     return parser.parse_args(argv)
 

@@ -2,7 +2,7 @@
 
 llama.cpp (src/llama-vocab.cpp) has two kinds that fit: "gpt2", byte-level BPE, here with GPT-2's pre-tokenizer, and
 "llama", SentencePiece's BPE, where any two neighbours whose joint text is a token are merged, the highest score first.
-Its copies of cl100k and o200k cut some texts elsewhere: 'ſ after a word, or letters outside ASCII by their case.
+Its versions of cl100k and o200k split some texts elsewhere: 'ſ after a word, or letters outside ASCII by their case.
 """
 
 import json
@@ -63,12 +63,12 @@ def describe_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
 
 
 def kind_of(rules: dict) -> str:
-    """Return "gpt2" or "llama" for the content of a tokenizer.json; raise ValueError if neither has the same rules."""
+    """Return "gpt2" or "llama" for the content of a tokenizer.json; raise ValueError if neither has these rules."""
     model = rules["model"]
     cut = rules["pre_tokenizer"] or {}
     if model["type"] != "BPE" or any(model[name] for name in ABSENT):
-        raise ValueError(f"its model is {model['type']} with rules of its own; it must be plain BPE")
-    # The normalizer replaces all spaces, so a pre-tokenizer that cuts at spaces cuts nothing.
+        raise ValueError(f"its model is {model['type']} with additional rules; it must be plain BPE")
+    # The normalizer replaces all spaces, so a pre-tokenizer that splits at spaces splits nothing.
     keeps_texts_whole = not cut or cut.get("pattern") == {"String": " "}
     if cut.items() >= GPT2_PIECES.items() and rules["normalizer"] is None:
         kind = "gpt2"
@@ -77,7 +77,7 @@ def kind_of(rules: dict) -> str:
         kind = "llama"
         needed = BYTE_TOKENS
     else:
-        raise ValueError("it cuts texts otherwise; it must have the pre-tokenizer gpt2, or ▁ for spaces as in Gemma")
+        raise ValueError("it splits texts differently; it must use the pre-tokenizer gpt2, or ▁ for spaces like Gemma")
     if missing := set(needed) - model["vocab"].keys():
         raise ValueError(f"it has no token for {len(missing)} of 256 bytes; it must have all")
     return kind
@@ -103,9 +103,10 @@ def types_of(rules: dict, kind: str) -> dict[str, int]:
 
 
 def check_overlaps(names: list[str]) -> None:
-    """Raise ValueError if one added token can begin inside another: llama.cpp looks for the longest in all the text.
+    """Raise ValueError if one added token can begin inside another.
 
-    `tokenizers` takes the one that begins first. For two runs of one character both give the same.
+    llama.cpp searches all the text for the longest one; `tokenizers` takes the one that begins first. For two runs of
+    one character, both give the same.
     """
     beginnings = defaultdict(list)
     for name in names:
@@ -135,7 +136,7 @@ def merge_scores(merges: list[tuple[str, str]]) -> dict[str, float]:
 
 
 def check_splits(tokens: list[str], texts: Set[str], merges: set[tuple[str, str]]) -> None:
-    """Raise ValueError if two of `texts`, or characters, together have the text of a token but are not merged."""
+    """Raise ValueError if a token consists of two of `texts`, or characters, that are never merged."""
     for token in tokens:
         for middle in range(1, len(token)):
             left = token[:middle]

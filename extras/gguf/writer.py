@@ -106,5 +106,5 @@ def llama_tensors(model: Gemma3Model, dtype: str) -> Iterator[tuple[str, np.ndar
 
 
 def query_gain(config: ModelConfig) -> float:
-    """Return the factor by which queries are multiplied, because llama.cpp divides them by √head_dim, except with 62 layers."""
+    """Return the factor of queries, which llama.cpp divides by √head_dim (but not in a model of 62 layers)."""
     return (config.head_dim / config.query_pre_attn_scalar) ** 0.5

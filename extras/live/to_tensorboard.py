@@ -1,4 +1,4 @@
-"""Write the curves of a run as TensorBoard events, also while it trains.
+"""Write the curves of a run as TensorBoard events, after it or while it trains.
 
     python src to_tensorboard --follow    # in one terminal, during dvc repro
     tensorboard --logdir events           # in another
@@ -18,7 +18,7 @@ PAUSE_S = 5.0
 
 
 def add_rows(writer, plots: Path, written: dict[str, int]) -> None:
-    """Write the rows that the curves have beyond those `written`. Raise ParamsError if a curve became shorter."""
+    """Write the rows of the curves after those already `written`. Raise ParamsError if a curve became shorter."""
     for name in CURVES:
         curve = read_csv(plots / f"{name}.csv") if (plots / f"{name}.csv").exists() else {}
         tokens = curve.pop("tokens", [])
@@ -33,11 +33,11 @@ def add_rows(writer, plots: Path, written: dict[str, int]) -> None:
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Write all rows that there are, and with --follow those that come."""
+    """Write all rows, and with --follow those that are added later."""
     parser = tool_parser("to_tensorboard", __doc__)
     parser.add_argument("events", type=Path, nargs="?", default="events", help="the folder to write (events)")
     parser.add_argument("--plots", type=Path, default="plots", help="folder of the curves (plots)")
-    parser.add_argument("--follow", action="store_true", help="go on with new rows, until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="write new rows until Ctrl-C")
     args = parser.parse_args(argv)
     if args.events.exists():
         raise ParamsError(f"{args.events} exists; name another folder, or delete it")

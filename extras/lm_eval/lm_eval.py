@@ -17,7 +17,7 @@ from tools.record.environment import explain_missing
 
 @exit_with_status
 def main(argv: list[str]) -> None:
-    """Let lm-eval evaluate the model of an exported folder."""
+    """Run lm-eval with the model of an exported folder."""
     if not argv or argv[0] in ("-h", "--help"):
         print(__doc__)
         return

@@ -3,8 +3,8 @@
     python src report
     python src report elsewhere/mine.html
 
-The page is one file without scripts that needs no network. An evaluation of other weights than those in data/models,
-as during the next run, is left out, and a line says so.
+The page is one file without scripts that needs no network. It leaves out an evaluation of other weights than those in
+data/models, as during the next run, and says so.
 """
 
 import base64
@@ -27,7 +27,7 @@ from tools.record.parameters import Difference, flatten, selected_presets
 
 PICTURES = {  # drawn by the stage plot → caption
     "loss_by_position": "The loss falls as long as more context helps. Where it is flat, longer windows do not help.",
-    "contamination": "A slope down to the right: text seen in training is easier.",
+    "contamination": "If points fall to the right, text seen in training is easier.",
 }
 
 
@@ -37,7 +37,7 @@ def read(path: Path) -> dict:
 
 
 def committed_curve(name: str) -> dict[str, list[float]]:
-    """Return the columns of the committed plots/NAME.csv, or {} if it is missing, damaged, or equal to the present."""
+    """Return the columns of the committed plots/NAME.csv, or {} if it is missing, damaged or unchanged."""
     path = paths.PLOTS / f"{name}.csv"
     try:
         committed = plots.parse_csv(git("show", f"HEAD:./{path}") or "")
@@ -63,7 +63,7 @@ def gather() -> dict:
     if not is_evaluated:
         evaluation = {}
 
-    # The tables of figures, those of later stages first.
+    # The tables of metrics, those of later stages first.
     tables = {}
     if is_evaluated:
         tables[str(paths.EVAL_METRICS)] = read(paths.EVAL_METRICS)
@@ -72,7 +72,7 @@ def gather() -> dict:
     tables[str(paths.EVALUATION_DETAILS)] = evaluation
     tables[f"{paths.MODEL}, training"] = model.get("training", {})
 
-    # A run ends with a validation, whose tokens model.json has; train.max_tokens is only the most that it may see.
+    # A run ends with a validation, whose tokens are in model.json; it may end before train.max_tokens.
     validation = curve("validation")
     tokens_at_end = model.get("last", {}).get("tokens_seen")
     is_trained = bool(validation) and validation["tokens"][-1] == tokens_at_end
@@ -138,20 +138,20 @@ def is_number(value) -> bool:
 
 
 def pictures(is_evaluated: bool) -> list[dict]:
-    """Draw training as far as it has come, and read the pictures of the evaluation if they are of this model."""
+    """Draw the curves of training so far, and read the pictures of the evaluation if it is of this model."""
     train = curve("training")
     validation = curve("validation")
     pictures = []
     if train or validation:
         committed = committed_curve("training"), committed_curve("validation")
         png = plots.to_png(plots.training_figure(train, validation, committed))
-        caption = "Thin: mean between two log lines. Thick: smoothed. Dashed: the text that selects the best model."
+        caption = "Thin: mean between two log lines. Thick: smoothed. Dashed: validation, which selects the best model."
         if any(committed):
             caption += " Grey: the committed run."
         pictures.append(("training", png, caption))
     if train:
         png = plots.to_png(plots.optimization_figure(train))
-        pictures.append(("optimization", png, "The gradient norm is that before clipping."))
+        pictures.append(("optimization", png, "The gradient norm is measured before clipping."))
     for name, caption in PICTURES.items():
         path = paths.PLOTS / f"{name}.png"
         if is_evaluated and path.exists():

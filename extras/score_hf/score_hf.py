@@ -4,10 +4,10 @@
     python src score_hf downloads/gpt2 exported --seq_len 256 --out comparisons/gpt2.csv
     python src compare main comparisons/gpt2.csv
 
-A folder holds config.json, safetensors and the tokenizer of a model, or is one that export_hf wrote. All documents are
-one stream of tokens, each followed by end-of-text, and windows move over it by eval.stride_fraction, as in `eval`: the
-losses of an export are those of `eval`, but for rounding. Models with other contexts see other text before a token, so
-all models of a table have windows of one length. Nothing is downloaded, and no code of a folder runs.
+A folder holds config.json, safetensors and the tokenizer of a model, or is one that export_hf wrote. Documents, each
+followed by end-of-text, are one stream of tokens. Windows move over it by eval.stride_fraction as in `eval`, so the
+losses of an export are those of `eval`, except for rounding. All models of a table have windows of one length, because
+a longer context lowers the loss. Nothing is downloaded, and code in a folder is not run.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from tools.record.arguments import count, tool_parser
 from tools.record.paths import PARAMS, RAW, TOKENIZER
 
 COLUMNS = ["run", "document", "nats", "utf8_bytes"]
-MOST_TOKENS = 1024  # of a window, unless --seq_len names more
-CAUSAL_WITHIN = 1e-3  # nats by which rounding may move a prediction when later tokens change
+MOST_TOKENS = 1024  # of a window, if --seq_len does not set it
+CAUSAL_WITHIN = 1e-3  # nats by which rounding may change a prediction when later tokens change
 
 
 class Stream(NamedTuple):
@@ -100,12 +100,12 @@ def encode_with_transformers(folder: Path, texts: list[str]) -> tuple[np.ndarray
         raise DataError(f"{folder}: its tokenizer cannot be read: {' '.join(str(error).split())}") from None
     eot_id = tokenizer.eos_token_id
     if eot_id is None:
-        raise DataError(f"{folder}: its tokenizer has no eos_token, with which documents end; name it in its files")
+        raise DataError(f"{folder}: its tokenizer has no eos_token to end documents; set it in tokenizer_config.json")
     tokenizer.model_max_length = sys.maxsize  # no warning of long documents, which are cut into windows
     documents = [tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) for text in texts]
     decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in documents]
     if changed := sum(text != again for text, again in zip(texts, decoded, strict=True)):
-        print(f"warning: {folder}: its tokenizer does not give {changed} of {len(texts)} documents back; {LOSSY}")
+        print(f"warning: {folder}: decoding does not restore {changed} of {len(texts)} documents; {LOSSY}")
     ids = np.concatenate([[*ids, eot_id] for ids in documents])
     return ids, np.array([len(ids) + 1 for ids in documents]), eot_id
 
@@ -124,7 +124,7 @@ def window_tokens(folder: Path, model, wanted: int | None) -> int:
 
 @torch.inference_mode()
 def score(model, tokens: TokenFile, seq_len: int, stride: int) -> np.ndarray:
-    """Return the nats (N,) of each token, as `lm.model.score` scores those of our models, one window at a time."""
+    """Return the nats (N,) of each token, scored as in `lm.model.score`, one window at a time."""
     num_tokens = len(tokens.ids)
     seq_len = min(seq_len, num_tokens)
     nats = np.empty(num_tokens)

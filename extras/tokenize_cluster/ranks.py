@@ -5,8 +5,8 @@
         tokenize_rank(job, rank)
     join_ranks(job, Path("train.bin"))
 
-Ranks take the row groups in order and never cut one, so that the ranks' ids one after the other equal those of
-one process. A finished rank is recognised by the origin in its sidecar.
+Ranks take the row groups in order and never divide one, so the ids of all ranks, joined, equal those of one process.
+A finished rank is recognised by the origin in its sidecar.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ PACKAGES = ("gigatoken", "pyarrow", "tiktoken", "tokenizers")
 
 
 class Rank(NamedTuple):
-    """What one rank reads: row groups of the split's file, and the range of their characters."""
+    """The row groups that one rank reads, and the range of their characters."""
 
     number: int
     row_groups: range
@@ -104,7 +104,7 @@ def plan_ranks(raw: Path, tokenizer: Path, text_slice: Slice, folder: Path, num_
 
 
 def _place(path: Path, text_slice: Slice) -> list[Placed]:
-    """Return the row groups with characters of the slice; their places are known only if it is not the whole split."""
+    """Return the row groups with characters of the slice; `begin` and `end` stay 0 if it is the whole split."""
     metadata = open_parquet(path, TEXT).metadata
     sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
     if text_slice.start_char == 0 and text_slice.num_chars is None:

@@ -3,9 +3,9 @@
     python src tokenize_cluster train --ranks 64 --workers 8
     python src tokenize_cluster train --ranks 64 --executor slurm --option time=1:00:00 --option partition=cpu
 
-Replaces the stages tokenize_train and tokenize_val; the ids are the same, byte for byte. The same command again
-runs only the ranks that are missing or whose text, tokenizer or code changed, and joins them when all are finished;
-under Slurm that is the second call. Then `dvc commit -f tokenize_train` records the result, and `dvc repro`
+Replaces the stages tokenize_train and tokenize_val; the ids are the same, byte for byte. If it is run again, it
+tokenizes only ranks that are missing or whose text, tokenizer or code changed. It joins the ranks when all have
+finished; under Slurm, the second call does so. Then `dvc commit -f tokenize_train` records the result, and `dvc repro`
 continues from there. The repository must be on a disk that all machines can read.
 Needs `pip install -r requirements/cluster.txt`.
 """
@@ -83,7 +83,7 @@ def make_executor(job: RankJob, kind: str, workers: int | None, options: dict):
     with explain_missing("datatrove", "run `pip install -r requirements/cluster.txt` (the stages work without it)"):
         module = importlib.import_module(f"datatrove.executor.{kind}")
     executor = getattr(module, f"{kind.title()}PipelineExecutor")
-    # datatrove knows a finished rank only by its number, so it skips nothing and gets a new folder for its logs.
+    # datatrove knows finished ranks by their numbers alone, so it must skip none, and each call has its own logs.
     logs = str(job.folder / "logs" / time.strftime("%Y%m%d-%H%M%S"))
     try:
         return executor(pipeline=[job], tasks=len(job.ranks), logging_dir=logs, skip_completed=False, **options)

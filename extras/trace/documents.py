@@ -1,4 +1,4 @@
-"""One line on a document of a token file: its number, source, place and first words."""
+"""Describe documents of a token file in one line each: number, source, place and first words."""
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def describe_documents(tokens: TokenFile, tokenizer: Tokenizer, sources: list[st
     first = int(np.searchsorted(document_ends, start, side="right"))
     last = int(np.searchsorted(document_starts, end))
 
-    # The previews also see the documents on both sides, because many begin with the same lines.
+    # Compare also with the documents on both sides, because many begin with the same lines.
     before = max(0, first - 1)
     words = previews(tokens, tokenizer, tokens.spans[before : last + 1])
 

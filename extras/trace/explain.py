@@ -3,9 +3,9 @@
     python src explain --step 1234
     python src explain --step 0 --row 3
 
-Steps count from 0: step N takes a run from N to N + 1 optimizer steps, as in the messages of a run that
-diverges. The batch follows from the record of the model in the workspace, or from params.yaml where no run has
-finished yet, and from the token file; no log is read. `trace` finds the steps that read a text.
+Steps count from 0: step N takes a run from N to N + 1 optimizer steps, as in the messages of a run that diverges. The
+batch is computed from the token file and the record of the model in the workspace, or from params.yaml if no run has
+finished; no log is read. `trace` finds the steps that read a text.
 """
 
 import argparse

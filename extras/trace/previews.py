@@ -1,4 +1,4 @@
-"""The first words of documents, which stand for them in a list."""
+"""One-line previews of documents."""
 
 from collections import Counter
 
@@ -12,11 +12,10 @@ SEARCHED_TOKENS = 1000  # for a line that the other documents lack
 
 
 def previews(tokens: TokenFile, tokenizer: Tokenizer, spans: np.ndarray) -> list[str]:
-    """Return the first words of each document at token positions `spans` (D, 2), from a line on that the others lack.
+    """Return the words of each document at token positions `spans` (D, 2), from the first line that the others lack.
 
-    Where no line tells a document apart, such as a licence that all begin with, these are its first words. The
-    end-of-text id is left out, white space becomes single spaces, backticks become apostrophes, so that the text is
-    safe inside Markdown code.
+    If no line tells a document apart, return its first words. White space becomes single spaces, backticks become
+    apostrophes, so the text is safe inside Markdown code.
     """
     texts = [
         tokenizer.decode(tokens.ids[start : min(end - 1, start + SEARCHED_TOKENS)]) for start, end in spans.tolist()

@@ -1,4 +1,4 @@
-"""The batches that the model in the workspace was trained on, as its record tells them."""
+"""The batches that the model in the workspace was trained on, by its record."""
 
 from lm.core.errors import IntegrityError
 from lm.core.files import check_types, read_json

@@ -4,9 +4,9 @@
     python src trace --sample 1               # of data/evaluation/samples.md
     python src generate | python src trace -
 
-Spans are runs of tokens, as long as possible. The longest come first; what a listed one contains is not listed again.
-Of a span's places, those that the model has read come first. A text that is cut inside a word may begin and end with
-other tokens than its source. The whole token file is searched, without an index. `explain` shows what a step read.
+Spans are runs of tokens, as long as possible. The longest come first; spans inside a listed one are left out. Places
+that the model has read come first. A text that is cut inside a word may begin and end with other tokens than its
+source. The whole token file is searched, without an index. `explain` shows what a step read.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = tool_parser("trace", __doc__)
     add = parser.add_argument
     add("text", nargs="?", help="the text; -: standard input")
-    add("--sample", type=count, help="the sample of that number of data/evaluation/samples.md instead, from 1")
+    add("--sample", type=count, help="number of a sample in data/evaluation/samples.md, from 1, instead of a text")
     add("--min_tokens", type=count, default=4, help="tokens of the shortest span (4)")
     add("--spans", type=count, default=5, help="spans to list at most (5)")
     add("--places", type=count, default=3, help="places of a span, and epochs of a place, to list at most (3)")
@@ -60,7 +60,7 @@ def sample_ids(number: int, weights_sha256: str) -> list[int]:
 def choose(copies: list[Copy], ids: np.ndarray, min_tokens: int, tokenizer: Tokenizer) -> list[tuple[Copy, str]]:
     """Return copies of a text of ids (N,), the longest first, each with its text.
 
-    Each has min_tokens tokens that no longer one has, and no longer one contains its text.
+    Each has at least min_tokens tokens outside the longer ones, and its text is not in theirs.
     """
     chosen = []
     is_listed = np.zeros(len(ids), bool)
@@ -77,9 +77,10 @@ def choose(copies: list[Copy], ids: np.ndarray, min_tokens: int, tokenizer: Toke
 
 
 def places_read(copy: Copy, starts: np.ndarray, seq_len: int) -> tuple[list[int], int]:
-    """Return the positions of a copy, those first of which a window that begins at sorted `starts` has two tokens.
+    """Return the positions of a copy, those that were read first, and the number of those.
 
-    From a single token, nothing is learned about another one. The second value is the number of these positions.
+    A place was read if a window, which begins at one of the sorted `starts`, has two tokens of it: a single token
+    teaches nothing about another.
     """
     places = np.array(copy.positions)
     first_window = np.searchsorted(starts, places + 1 - seq_len)
@@ -126,7 +127,7 @@ def trace(
     pieces = text_pieces(ids, copies, tokenizer)
     lines += quote("".join(text if length else f"⟦{text}⟧" for text, length in pieces))
 
-    # The spans, each with its places: those first that the steps have read.
+    # The spans, each with its places, those that the steps have read first.
     sources = document_sources(tokens)
     starts = np.sort(np.concatenate([windows.starts(step) for step in range(args.steps)]))
     chosen = choose(copies, ids, args.min_tokens, tokenizer)
@@ -197,4 +198,4 @@ def main(argv: list[str]) -> None:
     windows = recorded_windows(record, tokens)
     print("\n".join(trace(np.array(ids), tokens, tokenizer, windows, args)))
     if record["init_sha256"]:
-        print("\nThe run began with the weights of another; what those had read is not in this list.")
+        print("\nThe run began with the weights of another model; its training text was not searched.")

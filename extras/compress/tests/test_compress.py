@@ -33,15 +33,16 @@ TEXT = "\r\n".join(TEXTS) + "\ufeff<|endoftext|>\0"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> SimpleNamespace:
-    """A folder with a tokenizer, two models of the same weights, a text, and a token file of several documents.
+    """A folder with a tokenizer, two models, a text, and a token file of several documents.
 
     text.rlmc is the text, compressed.
     """
     folder = tmp_path_factory.mktemp("compress")
     tokenizer = write_bpe(folder / "data" / "tokenizer")
     model = build(tokenizer.vocab_size, numerics="exact")
-    record = write_trained(folder / "data" / "models", model, tokenizer)
-    write_trained(folder / "within", model, tokenizer)
+    record = write_trained(folder / "within", model, tokenizer)
+    model.norm.weight.data.fill_(70)  # most tokens have a probability below 2^-30
+    write_trained(folder / "data" / "models", model, tokenizer)
     write_json(folder / "within" / "model.json", record | {"attend_across_documents": False})
     (folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     (folder / "text").write_bytes(TEXT.encode())
@@ -49,7 +50,7 @@ def trained(tmp_path_factory) -> SimpleNamespace:
     write_ids(folder / "tokens.bin", ids, tokenizer)
     with contextlib.chdir(folder):
         assert compress.main(["text", "text.rlmc"]) == 0
-    return SimpleNamespace(folder=folder, tokenizer=tokenizer, model=model)
+    return SimpleNamespace(folder=folder, tokenizer=tokenizer)
 
 
 def write_ids(path: Path, ids: np.ndarray, tokenizer, dtype: str = "uint16") -> TokenFile:
@@ -90,7 +91,6 @@ def test_a_text_comes_back(text):
 @pytest.mark.parametrize(("models", "dtype"), [("data/models", "uint16"), ("within", "uint32")])
 def test_a_token_file_of_several_documents_comes_back(trained, models, dtype):
     ids = open_tokens("tokens.bin").ids
-    assert len(ids) > 3 * SEQ_LEN
     write_ids(Path("wide.bin"), ids[:-1], trained.tokenizer, dtype)  # which ends within a document
 
     run(compress, "wide.bin", "small", "--models", models)
@@ -173,7 +173,7 @@ def test_what_cannot_be_compressed_or_decompressed_is_rejected(reject, trained):
         (compress, ["text", "data/../text"], 2, "data/../text", "another output"),
         (compress, ["latin", "out"], 3, "latin", "byte 3", "UTF-8"),
         (compress, ["empty", "out"], 3, "empty", "no text"),
-        (compress, ["bar", "out", "--models", "gemmas", "--tokenizer", "gemma"], 3, "does not give this text back"),
+        (compress, ["bar", "out", "--models", "gemmas", "--tokenizer", "gemma"], 3, "does not restore it"),
         (compress, ["foreign.bin", "out"], 4, "foreign.bin", "made with tokenizer abab"),
         (compress, ["text", "out", "--tokenizer", "other"], 4, "trained with tokenizer"),
         (decompress, ["text.rlmc", "out", "--models", "others"], 4, "text.rlmc", "with the weights"),

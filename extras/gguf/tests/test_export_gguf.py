@@ -127,7 +127,7 @@ def add_token(rules: dict) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda rules: rules.update(normalizer=None), "cuts texts otherwise"),
+        (lambda rules: rules.update(normalizer=None), "splits texts differently"),
         (lambda rules: rules["model"]["vocab"].update(ab=900), "never merges 'a' and 'b'"),
         (add_merges, "between two merges into 'abc'"),
         (add_token, "'ab' depends on the text around it"),
