@@ -1,24 +1,22 @@
 """The digest of a state: any bit of weights and optimizers counts, and so do names, shapes and dtypes."""
 
-import numpy as np
 import pytest
 import torch
 
 from lm.model.gemma3 import Gemma3Model, ModelConfig
 from lm.model.machine import computed_on
 from lm.train.optimizers import build_optimizers
-from lm.train.ranks import World
-from lm.train.state import DIGEST_DIGITS, History, TrainingState, digest_of, named_tensors
+from lm.train.state import History, TrainingState, digest_of, named_tensors
 from support.model_cases import optimizer_params
 from support.workspace import MICRO_MODEL
 
 
-def state_after_a_step(optimizer="muon"):
-    """A state whose optimizers hold tensors."""
-    torch.manual_seed(3)
+def state_after_a_step(seed=1):
+    """A state whose optimizers, Muon and AdamW, hold tensors."""
+    torch.manual_seed(seed)
     model = Gemma3Model(ModelConfig(**MICRO_MODEL, vocab_size=50))
-    model.init_weights(torch.Generator().manual_seed(1))
-    state = TrainingState(model, build_optimizers(model, optimizer_params(optimizer), torch.float32))
+    model.init_weights(torch.Generator().manual_seed(seed))
+    state = TrainingState(model, build_optimizers(model, optimizer_params("muon"), torch.float32))
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     for each in state.optimizers:
@@ -31,9 +29,8 @@ def flip_last_bit(tensor, position):
     tensor.detach().view(-1).view(torch.int32)[position] ^= 1
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_a_digest_covers_all_weights_and_all_tensors_of_the_optimizers(optimizer):
-    saved = state_after_a_step(optimizer).as_dict()
+def test_a_digest_covers_all_weights_and_all_tensors_of_the_optimizers():
+    saved = state_after_a_step().as_dict()
 
     named = dict(named_tensors(saved))
 
@@ -47,19 +44,13 @@ def test_a_digest_covers_all_weights_and_all_tensors_of_the_optimizers(optimizer
 def test_the_last_bit_of_any_number_changes_the_digest():
     tensors = dict(named_tensors(state_after_a_step().as_dict()))
     before = digest_of(tensors.items())
-    rng = np.random.default_rng(5)
-    found = set()
 
     for name, tensor in tensors.items():
-        some_between = rng.integers(tensor.numel(), size=2).tolist()
-        for position in {0, tensor.numel() - 1, *some_between}:
+        for position in (0, tensor.numel() // 2, -1):
             flip_last_bit(tensor, position)
-            found.add(digest_of(tensors.items()))
+            assert digest_of(tensors.items()) != before, (name, position)
             flip_last_bit(tensor, position)
-            assert before not in found, (name, position)
 
-    assert len(found) > 60
-    assert len(before) == DIGEST_DIGITS
     assert digest_of(tensors.items()) == before, "the tensors are as they were"
 
 
@@ -72,39 +63,33 @@ def test_names_shapes_dtypes_and_the_order_count():
         [("b", a), ("a", b)],  # other names
         [("a", a.view(3, 2)), ("b", b)],  # another shape
         [("a", a.view(torch.int32)), ("b", b)],  # another dtype of the same bytes
-        [("a", a)],
-        [],
     ]
 
     assert len({digest_of(variant) for variant in variants}) == len(variants)
 
 
 def test_a_restored_state_is_the_saved_one():
-    saved = state_after_a_step()
-    saved.step = 7
-    saved.best_step = 5
-    saved.best_loss = 2.5
-    saved.interval_loss = 3.25
-    saved.best_weights = {"a": torch.ones(2)}
-    saved.seconds = {"training": 1.0, "validation": 2.0, "saving": 3.0}
-    saved.segments = [{"from_step": 0, "threads": 1}, {"from_step": 6, "threads": 2}]
-    saved.history = History([[6, 600, 0.1, 2.0, 1.0]], [[5, 500, 2.5]], ["0" * 12], [[500, 1.0, 2.0, 3.0]])
-
+    values = {
+        "step": 7,
+        "best_step": 5,
+        "best_loss": 2.5,
+        "interval_loss": 3.25,
+        "best_weights": {"a": torch.ones(2)},
+        "seconds": {"training": 1.0, "validation": 2.0, "saving": 3.0},
+        "segments": [{"from_step": 0, "threads": 1}, {"from_step": 6, "threads": 2}],
+        "history": History([[6, 600, 0.1, 2.0, 1.0]], [[5, 500, 2.5]], ["0" * 12], [[500, 1.0, 2.0, 3.0]]),
+    }
+    original = state_after_a_step(seed=2)
+    for name, value in values.items():
+        setattr(original, name, value)
+    saved = original.as_dict()
     restored = state_after_a_step()
-    restored.restore(saved.as_dict())
 
-    for name in ("step", "best_step", "best_loss", "best_weights", "interval_loss", "seconds", "segments", "history"):
-        assert getattr(restored, name) == getattr(saved, name), name
-    assert restored.digest() == saved.digest()
+    restored.restore(saved)
 
-
-def test_only_the_main_rank_reads_whole_weights():
-    state = state_after_a_step()
-    main_rank = TrainingState(state.model, state.optimizers, World(0, 2))
-    other_rank = TrainingState(state.model, state.optimizers, World(1, 2))
-
-    assert main_rank.digest() == state.digest()
-    assert other_rank.digest() == ""
+    assert {name: getattr(restored, name) for name in values} == values
+    assert restored.digest() == original.digest()
+    assert torch.equal(torch.get_rng_state(), saved["rng"])
 
 
 # The machine that computes.
