@@ -3,7 +3,6 @@
 Run as a script, this file is such a rank with a sabotage: the stage starts it instead of train.py.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -19,7 +18,6 @@ import torch.distributed as dist
 import lm.core.files
 import lm.tokens.tokenfile
 import lm.train.run
-import lm.train.step
 import train as train_stage
 from lm.train.ranks import MAIN_RANK_SPEAKS_S
 from support.process import wait_for
@@ -57,20 +55,6 @@ def sabotage_ranks(*words) -> None:
     """A sabotage of a stage that starts ranks: `words` are the function and the integers they start with."""
     os.environ["SABOTAGE"] = " ".join(map(str, words))
     train_stage.__file__ = __file__
-
-
-def record_batches(folder: str) -> None:
-    """A sabotage: every batch of ids that this process computes on, in order, goes to <folder>/<rank>.json."""
-    seen = []
-    accumulate = lm.train.step.accumulate_gradients
-    path = Path(folder) / f"{os.environ.get('RANK', 0)}.json"
-
-    def recorded(model, x, *arguments):
-        seen.append(x.tolist())
-        path.write_text(json.dumps(seen))
-        return accumulate(model, x, *arguments)
-
-    lm.train.step.accumulate_gradients = recorded
 
 
 def hold_at_and_write_slowly_beside_training(step: int) -> None:
