@@ -77,35 +77,10 @@ def test_an_extended_run_has_the_bits_of_a_long_one(workspace):
 # Runs that hold their steps alone.
 
 
-def describe_runs(*runs: Path) -> None:
-    """Write the records of runs whose values are the same but for their lengths."""
-    for run in runs:
-        describe_run(run, "same", params(9))
-
-
-@pytest.mark.parametrize("content", [b"{", b"[]"])
-def test_a_run_whose_record_is_damaged_stops_no_other_run(tmp_path, capsys, content):
-    damaged = tmp_path / "damaged"
-    intact = tmp_path / "intact"
-    run = tmp_path / "run"
-    describe_runs(damaged, intact, run)
-    for other in (damaged, intact):
-        save_checkpoint(other, 4, {"step": 4})
-    (damaged / "run.json").write_bytes(content)
-
-    extend(run, "same", params(7))
-
-    printed = capsys.readouterr()
-    assert printed.out == "extends run intact, which has the same steps up to step 4\n"
-    (warning,) = printed.err.splitlines()
-    assert warning.startswith(f"warning: {damaged / 'run.json'}: ")
-    assert load_newest_checkpoint(run)["step"] == 4
-
-
 @pytest.fixture
 def run(tmp_path) -> Path:
     """A run without checkpoints, beside `other`."""
-    describe_runs(tmp_path / "run")
+    describe_run(tmp_path / "run", "same", params(9))
     return tmp_path / "run"
 
 
@@ -113,7 +88,7 @@ def run(tmp_path) -> Path:
 def other(tmp_path) -> Path:
     """A run whose rate falls from step 9 on: checkpoints of steps 4, 6, 9 and 10."""
     other = tmp_path / "other"
-    describe_runs(other)
+    describe_run(other, "same", params(9))
     for step in (4, 6, 9, 10):
         save_checkpoint(other, step, {"step": step}, {4, 6})
     return other
@@ -133,6 +108,20 @@ def test_a_run_that_extends_no_other_says_why(run, other, capsys, schedule, reas
 
     assert load_newest_checkpoint(run) is None
     assert reason in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_run_whose_record_is_damaged_stops_no_other_run(run, other, capsys, content):
+    damaged = run.with_name("damaged") / "run.json"
+    damaged.parent.mkdir()
+    damaged.write_text(content)
+
+    extend(run, "same", params(7))
+
+    printed = capsys.readouterr()
+    assert printed.out == "extends run other, which has the same steps up to step 6\n"
+    assert printed.err.startswith(f"warning: {damaged}: ")
+    assert load_newest_checkpoint(run)["step"] == 6
 
 
 def test_a_run_that_is_half_deleted_is_not_extended(run, other):
