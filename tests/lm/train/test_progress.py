@@ -24,7 +24,7 @@ def clock(monkeypatch):
 
 
 def state_at(step: int) -> SimpleNamespace:
-    return SimpleNamespace(step=step, world=World(0, 2), history=History())
+    return SimpleNamespace(step=step, world=World(), history=History())
 
 
 def validate(state: SimpleNamespace, shown: Progress, step: int, val_loss: float) -> None:
@@ -62,21 +62,22 @@ def test_the_end_of_a_run_prints_its_time_and_its_best_loss(capsys):
     ]
 
 
-@pytest.mark.parametrize(("rank", "num_lines", "num_warnings"), [(0, 4, 3), (1, 0, 0)])
-def test_the_main_rank_prints_the_size_of_the_run_and_all_warnings(monkeypatch, capsys, rank, num_lines, num_warnings):
+def test_all_warnings_are_printed_before_a_run(monkeypatch, capsys):
     monkeypatch.setattr(progress.preflight, "warnings", lambda *given: ["a setting is unusual"])
     training = SimpleNamespace(
         run=SimpleNamespace(params=None, config=None),
         device=torch.device("cpu"),
         dtype=torch.float32,
-        plan=SimpleNamespace(lines=lambda: ["steps        20"]),
-        state=SimpleNamespace(world=World(rank, 8, local_world_size=4)),
+        plan=SimpleNamespace(lines=list),
+        state=SimpleNamespace(world=World()),
         memory_warnings=["memory is short"],
     )
     threads = SimpleNamespace(threads=3, warnings=lambda: ["a core is busy"])
 
     print_plan(training, threads)
 
-    out, err = capsys.readouterr()
-    assert len(out.splitlines()) == num_lines
-    assert err.count("warning: ") == num_warnings
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: a setting is unusual",
+        "warning: memory is short",
+        "warning: a core is busy",
+    ]
