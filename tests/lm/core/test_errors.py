@@ -29,7 +29,8 @@ def failing(error):
         (errors.Interrupted(15, "stopped"), 143, "error: stopped"),
         (KeyboardInterrupt(), 130, "error: interrupted"),
         (MemoryError(), 5, "error: out of memory"),
-        (OSError(28, "No space left on device", "x.bin"), 5, "error: x.bin: No space left on device"),
+        (OSError(errno.ENOSPC, "No space left", "x.bin"), 5, "error: x.bin: No space left; free some space on"),
+        (OSError(errno.ENOSYS, "No function", "x.bin"), 5, "error: x.bin: No function; add --debug"),
         (BrokenPipeError(32, "Broken pipe"), 5, "error: Broken pipe"),  # of a socket
     ],
 )
@@ -45,36 +46,19 @@ def test_each_error_has_an_exit_code_and_one_line(capsys, error, code, sentence)
     assert printed.splitlines()[-1].startswith(sentence)
 
 
-def test_an_error_of_the_system_has_a_remedy(capsys):
-    for number in (*errors.REMEDIES, errno.ENOSYS):
-        assert failing(OSError(number, os.strerror(number), "x.bin"))([]) == 5
-        what, remedy = capsys.readouterr().err.strip().split("; ", 1)
-        assert what == f"error: x.bin: {os.strerror(number)}"
-        assert len(remedy) > 15
+def test_a_print_that_fails_is_not_named_as_the_file_that_is_written():
+    with pytest.raises(BrokenPipeError) as caught, errors.names_file("x.bin"):
+        raise BrokenPipeError(32, "Broken pipe")
 
-
-@pytest.mark.parametrize(
-    ("error", "file"),
-    [
-        (OSError(5, "Input/output error"), "x.bin"),
-        (BrokenPipeError(32, "Broken pipe"), None),  # a print has failed, not the file
-    ],
-)
-def test_an_error_that_names_no_file_gets_its_name(error, file):
-    with pytest.raises(OSError) as caught, errors.names_file("x.bin"):
-        raise error
-
-    assert caught.value.filename == file
+    assert caught.value.filename is None
 
 
 PRINTING = """
 import sys
-from pathlib import Path
 from lm.core.errors import ParamsError, exit_with_status
 
 @exit_with_status
 def main(argv):
-    Path("before").touch()
     print("a line\\n" * int(argv[0]), flush=int(argv[0]) > 1)
     if argv[1:]:
         raise eval(argv[1])
@@ -83,65 +67,36 @@ sys.exit(main())
 """
 
 
-def lost_output(is_full: bool) -> int:
-    """Return an output on a full disk, or one whose reader has ended, as in `… | head`."""
+def without_reader() -> int:
+    """Return an output whose reader has ended, as in `… | head`."""
     reader, writer = os.pipe()
     os.close(reader)
-    return os.open("/dev/full", os.O_WRONLY) if is_full else writer
+    return writer
+
+
+def full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
 
 
 @pytest.mark.parametrize(
-    ("is_full", "arguments", "status", "message"),
+    ("output", "arguments", "status", "message"),
     [
-        (False, ["1"], 141, ""),  # in the buffer
-        (False, ["100000"], 141, ""),  # printed
-        (True, ["1"], 5, "error: standard output: No space left on device; free "),
-        (True, ["1", "ParamsError('x is 1')"], 2, "error: x is 1\n"),
+        (without_reader, ["1"], 141, ""),  # in the buffer
+        (without_reader, ["100000"], 141, ""),  # printed
+        (full_disk, ["1"], 5, "error: standard output: No space left on device; free "),
+        (full_disk, ["1", "ParamsError('x is 1')"], 2, "error: x is 1\n"),
     ],
 )
-def test_an_output_that_cannot_be_written(tmp_path, is_full, arguments, status, message):
+def test_an_output_that_cannot_be_written(output, arguments, status, message):
     """A reader that ends first gives no message, also for lines that are in the buffer when the program ends."""
     command = [sys.executable, "-c", PRINTING, *arguments]
     environment = {"PYTHONPATH": str(ROOT / "src")}
-    streams = {"stdout": lost_output(is_full), "stderr": subprocess.PIPE}
 
-    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, **streams)
+    done = subprocess.run(command, env=environment, text=True, stdout=output(), stderr=subprocess.PIPE)
 
     assert done.returncode == status
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == bool(message)
-    assert (tmp_path / "before").exists()
-
-
-SAYING = """
-import sys
-from pathlib import Path
-from lm.core.errors import ParamsError, exit_with_status
-from lm.core.messages import say
-
-@exit_with_status
-def main(argv):
-    say("words")
-    say("words", file=sys.stderr)
-    Path("saved").touch()
-    say("words")
-    if argv:
-        raise ParamsError("x is 1")
-
-sys.exit(main())
-"""
-
-
-@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["fail"], 2)])
-def test_words_that_cannot_be_written_decide_nothing(tmp_path, arguments, status):
-    lost = lost_output(is_full=not arguments)
-    command = [sys.executable, "-c", SAYING, *arguments]
-    environment = {"PYTHONPATH": str(ROOT / "src")}
-
-    done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=lost, stderr=lost)
-
-    assert done.returncode == status
-    assert (tmp_path / "saved").exists()
 
 
 # In a run of `dvc exp run`.
@@ -183,10 +138,4 @@ def test_a_refused_parameter_of_an_experiment_says_how_to_undo_it(
 
     failing(error)([])
 
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "error: a"
-    assert ("`make back` undoes it" in lines[-1]) == is_advised
-
-    monkeypatch.delenv("DVC_EXP_NAME")
-    failing(error)([])
-    assert capsys.readouterr().err == "error: a\n", "outside of an experiment there is nothing to undo"
+    assert ("`make back` undoes it" in capsys.readouterr().err) == is_advised

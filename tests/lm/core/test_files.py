@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from lm.core.errors import BusyError, EnvironmentFailure, IntegrityError
+from lm.core.errors import EnvironmentFailure, IntegrityError
 from lm.core.files import (
     atomic_folder,
     atomic_write,
@@ -29,17 +29,17 @@ from support.process import CAP_S, started
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Record the order of syncs and renames: ("fsync", open file) and ("replace", target)."""
+    """The syncs and the renames, in order: "sync <open file>" and "rename <target>"."""
     found = []
     fsync = os.fsync
     replace = os.replace
 
     def note_fsync(descriptor):
-        found.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        found.append("sync " + os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
     def note_replace(source, target):
-        found.append(("replace", str(target)))
+        found.append(f"rename {target}")
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", note_fsync)
@@ -52,31 +52,22 @@ NEEDS_PROC = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="nee
 
 @NEEDS_PROC
 def test_content_is_synced_before_the_rename(tmp_path, calls):
-    path = tmp_path / "x.bin"
+    write_text(tmp_path / "x.bin", "content")
 
-    write_text(path, "content")
-
-    sync, rename, sync_of_folder = calls
-    kind, synced = sync
-    assert kind == "fsync"
-    assert synced.endswith(".tmp")
-    assert rename == ("replace", str(path))
-    assert sync_of_folder == ("fsync", str(tmp_path))
+    temporary = tmp_path / f".x.bin.{os.getpid()}.tmp"
+    assert calls == [f"sync {temporary}", f"rename {tmp_path / 'x.bin'}", f"sync {tmp_path}"]
 
 
 @NEEDS_PROC
 def test_a_folder_is_synced_before_the_rename(tmp_path, calls):
-    with output_lock(tmp_path / "out"):
-        calls.clear()
     with atomic_folder(tmp_path / "out") as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "file").write_text("content")
 
-    kinds = [kind for kind, _ in calls]
-    before_the_rename = calls[: kinds.index("replace")]
-    synced = {os.path.relpath(path, folder) for _, path in before_the_rename}
-    assert synced == {".", "inner", "inner/file"}
-    assert calls[-1] == ("fsync", str(tmp_path))
+    *syncs, rename, sync_of_parent = calls
+    assert set(syncs) == {f"sync {folder}", f"sync {folder / 'inner'}", f"sync {folder / 'inner' / 'file'}"}
+    assert rename == f"rename {tmp_path / 'out'}"
+    assert sync_of_parent == f"sync {tmp_path}"
 
 
 def names_in(folder: Path) -> list[str]:
@@ -84,17 +75,14 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_a_failure_while_writing_keeps_the_old_content(tmp_path):
-    old = tmp_path / "x.bin"
-    old.write_text("old")
+    path = tmp_path / "x.bin"
+    path.write_text("old")
 
-    for path in (old, tmp_path / "new.bin"):
-        with pytest.raises(RuntimeError), atomic_write(path) as file:
-            file.write(b"half of the n")
-            file.flush()
-            assert old.read_text() == "old"
-            raise RuntimeError
+    with pytest.raises(RuntimeError), atomic_write(path) as file:
+        file.write(b"half of the n")
+        raise RuntimeError
 
-    assert old.read_text() == "old"
+    assert path.read_text() == "old"
     assert names_in(tmp_path) == ["x.bin"]
 
 
@@ -116,17 +104,6 @@ def test_only_a_folder_need_not_be_synced_on_a_disk_that_cannot(tmp_path, monkey
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, "")))
     with pytest.raises(OSError):
         sync(tmp_path)
-
-
-def test_a_failure_while_a_folder_is_written_keeps_the_old_one(tmp_path):
-    write_folder(tmp_path / "out", "old")
-
-    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "out") as folder:
-        (folder / "new").touch()
-        raise RuntimeError
-
-    assert names_in(tmp_path / "out") == ["old"]
-    assert names_in(tmp_path) == ["out"]
 
 
 def test_a_failed_rename_leaves_the_old_folder(tmp_path, monkeypatch):
@@ -193,23 +170,12 @@ with output_lock(sys.argv[1]):
 """
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """Start a process that holds the lock of tmp_path/out until it reads a line."""
-    command = [sys.executable, "-c", HOLD, tmp_path / "out"]
+def test_a_waiting_process_gets_the_lock_that_ends_with_its_holder(tmp_path, monkeypatch):
+    output = tmp_path / "out"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     pipe = subprocess.PIPE
-    process = started(*command, env=environment, stdin=pipe, stdout=pipe, text=True)
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
-def test_a_second_writer_gets_the_id_of_the_first(tmp_path, holder):
-    with pytest.raises(BusyError, match=f"out: process {holder.pid} is writing it"), output_lock(tmp_path / "out"):
-        pass
-
-
-def test_a_waiting_process_gets_the_lock_that_ends_with_its_holder(tmp_path, holder, monkeypatch):
+    holder = started(sys.executable, "-c", HOLD, output, env=environment, stdin=pipe, stdout=pipe, text=True)
+    assert holder.stdout.readline() == "held\n"
     said = []
 
     def let_the_holder_go(line, file):
@@ -218,17 +184,17 @@ def test_a_waiting_process_gets_the_lock_that_ends_with_its_holder(tmp_path, hol
 
     monkeypatch.setattr("lm.core.files.say", let_the_holder_go)
 
-    with output_lock(tmp_path / "out", wait=True):
+    with output_lock(output, wait=True):
         assert holder.wait(CAP_S) == 0
 
-    assert said == [f"{tmp_path / 'out'}: waiting for process {holder.pid}"]
+    assert said == [f"{output}: waiting for process {holder.pid}"]
 
 
-def test_temporary_files_of_ended_processes_are_removed(tmp_path, holder):
+def test_temporary_files_of_ended_processes_are_removed(tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
     of_ended = tmp_path / f".x.json.{ended.pid}.tmp"
-    of_living = tmp_path / f".x.json.{holder.pid}.tmp"
+    of_living = tmp_path / f".x.json.{os.getppid()}.tmp"
     of_another_file = tmp_path / f".y.json.{ended.pid}.tmp"
     for path in (of_ended, of_living, of_another_file):
         path.touch()

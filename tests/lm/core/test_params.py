@@ -82,7 +82,6 @@ def test_a_section_becomes_its_dataclass(tmp_path):
         ({"rate": -1}, "p: s.rate is -1.0; it must be above 0"),
         ({"steps": 512.0}, "s.steps is 512.0, not an integer"),
         ({"steps": True}, "s.steps is True, not an integer"),
-        ({"flag": 1}, "s.flag is 1, not true or false"),
         ({"share": 0.0}, "p: s.share is 0.0; it must be above 0, at most 1"),
         ({"steps": "5", "flag": 1}, "p: s.steps is '5', not an integer\np: s.flag is 1, not true or false"),
         ({"name": "c"}, "s.name is 'c'; it must be one of a, b"),
@@ -104,14 +103,3 @@ def test_the_dataclass_with_more_of_the_keys_is_read():
 
     assert coerce(short, Inner | Longer, "s", "p.yaml") == Inner(1, None)
     assert coerce(weighted, Inner | Longer, "s", "p.yaml") == Longer(1, 2, {"a": 1.0})
-
-    with pytest.raises(ParamsError, match=r"p\.yaml: s\.begin is unknown; the nearest valid name is s\.end"):
-        coerce({"begin": 1, "end": 2}, Inner | Longer, "s", "p.yaml")
-
-
-def test_a_mapping_of_any_content_is_read_as_dict():
-    value = {"a": [1, {"b": None}]}
-
-    assert coerce(value, dict, "s", "p.yaml") == value
-    with pytest.raises(ParamsError, match="s is 3, not a mapping"):
-        coerce(3, dict, "s", "p.yaml")
