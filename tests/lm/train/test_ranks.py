@@ -265,9 +265,12 @@ def test_a_closed_terminal_stops_the_ranks_once(handlers, monkeypatch):
         with pytest.raises(SignalException) as stopped:
             stop(signal.SIGHUP, None)
         stop(signal.SIGHUP, None)
+        ignored.append(2)
         raise stopped.value
 
+    ignored = []
     replace_launcher(monkeypatch, close_terminal)
 
     with pytest.raises(Interrupted, match="SIGHUP"):
         ranks.start_ranks(2, ["train.py"], 600)
+    assert ignored == [2]
