@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from lm.core.errors import DataError, IntegrityError
+from lm.core.errors import IntegrityError
 from lm.core.files import write_json
 from lm.tokens import tokenfile
 from lm.tokens.tokenfile import (
-    check_tokenizer,
-    check_window_fits,
     count_ids,
     document_spans,
     open_tokens,
@@ -41,49 +39,16 @@ def test_a_written_file_is_the_little_endian_ids_and_is_read_back(path, dtype, l
 
     assert path.read_bytes() == np.array(IDS, little_endian).tobytes()
     assert tokens.ids.tolist() == IDS
-    assert tokens.ids.dtype == dtype
     assert tokens.meta == meta
 
 
-def test_a_failed_write_leaves_no_file(path):
-    def failing_chunks():
-        yield np.zeros(3, np.uint16)
-        raise KeyError("in the middle")
-
-    with pytest.raises(KeyError):
-        write_tokens(path, failing_chunks(), "uint16", dict)
-
-    assert list(path.parent.iterdir()) == []
-
-
-def test_a_file_of_another_tokenizer_is_refused(path):
-    write(path)
-    tokens = open_tokens(path)
-
-    check_tokenizer(tokens, SHA256)
-    with pytest.raises(IntegrityError, match=r"train\.bin.* tokenizer abab.* cdcd"):
-        check_tokenizer(tokens, "cd" * 32)
-
-
-def test_a_file_shorter_than_a_window_and_its_last_target_is_refused(path):
-    write(path)
-    tokens = open_tokens(path)
-
-    check_window_fits(tokens, 4)
-    with pytest.raises(DataError, match=r"train\.bin: 5 tokens.* needs 6"):
-        check_window_fits(tokens, 5)
-
-
-@pytest.mark.parametrize("position", [0, 7])
-def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(path, monkeypatch, position):
+def test_the_first_id_outside_the_vocabulary_is_named_by_its_position(path, monkeypatch):
     monkeypatch.setattr(tokenfile, "BLOCK_BYTES", 14)  # 7 tokens at a time
-    ids = np.arange(20)
-    write(path, [*ids, VOCAB_SIZE - 1])
-    assert len(open_tokens(path).ids) == 21
-    ids[position:] = VOCAB_SIZE
+    ids = np.arange(VOCAB_SIZE)
+    ids[7:] = VOCAB_SIZE
     write(path, ids)
 
-    with pytest.raises(IntegrityError, match=f"token 100 at position {position} .*vocabulary of 100"):
+    with pytest.raises(IntegrityError, match=r"token 100 at position 7 .*vocabulary of 100"):
         open_tokens(path)
 
 
