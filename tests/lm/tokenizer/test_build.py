@@ -1,17 +1,12 @@
-"""Vocabularies are the same on every machine, downloads are verified, and the stage explains what it refuses."""
+"""Imported vocabularies give the ids of their files, downloads are verified, and the stage explains what it refuses."""
 
 import functools
-import json
-import os
-import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers
 
 import make_tokenizer
 from lm.core.errors import DataError
@@ -20,7 +15,6 @@ from lm.tokenizer import build
 from lm.tokenizer.build import write_for_generation, write_huggingface
 from lm.tokenizer.byte_level import recover_merges, train_bpe
 from lm.tokenizer.load import load_tokenizer
-from support import ROOT
 from support.mixture_cases import write_source
 from support.refusal import refused
 from support.tokenizer_cases import (
@@ -42,79 +36,19 @@ def bpe_folder(tmp_path_factory):
     return write_bpe(tmp_path_factory.mktemp("bpe"))
 
 
-@pytest.fixture(scope="module")
-def trained_by_tokenizers() -> tokenizers.Tokenizer:
-    """The vocabulary that the library `tokenizers` trains on the same text."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - 1,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(TRAINING, trainer)
-    return backend
-
-
-def test_trained_bpe_gives_the_ids_of_tokenizers(bpe_folder, trained_by_tokenizers):
-    texts = TEXTS[:5000]
-    tokenizer = load_tokenizer(bpe_folder)
-
-    ids = [tokenizer.encode(text) for text in texts]
-
-    assert ids == [encoding.ids for encoding in trained_by_tokenizers.encode_batch_fast(texts)]
-    merges = read_json(bpe_folder / "tokenizer.json")["model"]["merges"]
-    assert merges == json.loads(trained_by_tokenizers.to_str())["model"]["merges"]
-
-
 def files_of(folder) -> dict[str, str]:
     """Return the digests of a folder's files but for meta.json, which names the text too."""
     return {name: sha256 for name, sha256 in digests(Path(folder)).items() if name != "meta.json"}
 
 
-TRAIN = f"""
-import pickle, sys
-from pathlib import Path
-from lm.tokenizer.build import write_trained_bpe
-texts = pickle.load(sys.stdin.buffer)
-folder = Path(sys.argv[1])
-folder.mkdir()
-write_trained_bpe(folder, [texts], {VOCAB_SIZE})
-"""
-
-
-def test_training_is_deterministic(bpe_folder, tmp_path):
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "src"),
-        "PYTHONHASHSEED": "3",
-        "RAYON_NUM_THREADS": "3",
-        "TOKENIZERS_PARALLELISM": "true",
-    }
-    folder = tmp_path / "tokenizer"
-    command = [sys.executable, "-c", TRAIN, str(folder)]
-
-    subprocess.run(command, input=pickle.dumps(TRAINING), env=environment, check=True)
-
-    assert files_of(folder) == files_of(bpe_folder)
-
-
-def ranks_of(tokens: list[bytes]) -> dict[bytes, int]:
-    return {token: rank for rank, token in enumerate(tokens)}
-
-
 def test_merges_are_recovered_from_ranks():
     single_bytes = [bytes([byte]) for byte in range(256)]
-    ranks = ranks_of([*single_bytes, b"ab", b"cd", b"abcd", b"bc", b"abc"])
+    tokens = [*single_bytes, b"ab", b"cd", b"abcd", b"bc", b"abc"]
+    ranks = {token: rank for rank, token in enumerate(tokens)}
 
     merges = recover_merges(ranks)
 
-    assert merges == [
-        (b"a", b"b"),
-        (b"c", b"d"),
-        (b"ab", b"cd"),
-        (b"b", b"c"),
-        (b"ab", b"c"),
-    ]
+    assert merges == [(b"a", b"b"), (b"c", b"d"), (b"ab", b"cd"), (b"b", b"c"), (b"ab", b"c")]
     ranks, merges = train_bpe([TRAINING], VOCAB_SIZE)
     assert recover_merges(ranks) == merges
 
@@ -185,7 +119,6 @@ def out(tmp_path) -> Path:
         (write_dropout, "dropout"),
         (write_token_of_the_configuration, "text 'hello world' the ids .*, and transformers"),
     ],
-    ids=["a word", "no end", "prefix space", "dropout", "token of the configuration"],
 )
 def test_a_tokenizer_that_cannot_be_used_is_refused(bpe_folder, source, out, write, problem):
     write(source, bpe_folder)
@@ -203,10 +136,9 @@ def import_byte_level(source: Path, out: Path, **config) -> None:
     write_huggingface(out, source)
 
 
-@pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2Tokenizer"])
-def test_the_ids_are_those_of_the_file_whatever_class_it_names(source, out, name):
-    """transformers builds these classes anew, with rules of their own."""
-    import_byte_level(source, out, tokenizer_class=name)
+def test_the_ids_are_those_of_the_file_whatever_class_it_names(source, out):
+    """transformers builds this class anew, with rules of its own."""
+    import_byte_level(source, out, tokenizer_class="Qwen2Tokenizer")
 
     ids = [load_tokenizer(out).encode(text) for text in build.PROBES]
 
@@ -263,18 +195,14 @@ def test_readers_of_transformers_4_know_the_names_of_an_imported_tokenizer(sourc
 
 
 def test_end_of_text_comes_before_eos(bpe_folder, tmp_path, out):
-    """In a tokenizer of a repository whose eos token is not end-of-text; its ids and bytes are the same."""
+    """In a tokenizer of a repository whose eos token is not end-of-text."""
     copy = shutil.copytree(bpe_folder, tmp_path / "copy")
     write_json(copy / "tokenizer_config.json", {"eos_token": "<end of turn>"})
-    write_huggingface(out, copy)
-    imported = load_tokenizer(out)
-    ours = load_tokenizer(bpe_folder)
 
-    ids, _ = imported.encode_documents(TEXTS[:2000])
+    meta = write_huggingface(out, copy)
 
-    assert (imported.eot_id, imported.vocab_size) == (ours.eot_id, VOCAB_SIZE)
-    assert imported.meta["special_tokens"]["<end of turn>"] == VOCAB_SIZE
-    assert ids.tolist() == ours.encode_documents(TEXTS[:2000])[0].tolist()
+    assert (meta["eot_id"], meta["vocab_size"]) == (VOCAB_SIZE - 1, VOCAB_SIZE)
+    assert meta["special_tokens"]["<end of turn>"] == VOCAB_SIZE
 
 
 # The stage
@@ -319,8 +247,9 @@ def test_a_folder_of_this_project_is_copied_and_one_that_transformers_saved_is_c
     (saved / "meta.json").unlink()
     assert project({"kind": "folder"}, saved) == 0
     converted = load_tokenizer("data/tokenizer")
-    assert (converted.meta["kind"], converted.eot_id) == ("huggingface", VOCAB_SIZE - 1)
-    assert converted.encode(TEXTS[0]) == load_tokenizer(bpe_folder).encode(TEXTS[0])
+    assert converted.meta["kind"] == "huggingface"
+    expected, _ = load_tokenizer(bpe_folder).encode_documents(TEXTS[:2000])
+    assert converted.encode_documents(TEXTS[:2000])[0].tolist() == expected.tolist()
 
 
 def name_outside(folder: Path) -> None:
@@ -337,7 +266,6 @@ def name_outside(folder: Path) -> None:
         (lambda folder: (folder / "ranks.tiktoken").write_text("YQ== 0"), 4, ["ranks.tiktoken", "sha256"]),
         (name_outside, 4, ["'../x'", "must be a path inside"]),
     ],
-    ids=["missing", "changed", "names a file outside"],
 )
 def test_a_damaged_folder_is_refused(project, bpe_folder, capsys, change, code, parts):
     change(shutil.copytree(bpe_folder, Path("mine")))
