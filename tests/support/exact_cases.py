@@ -5,6 +5,7 @@ Whoever computes, the results must be equal bit for bit. The numbers are hard to
 other bits. The shapes fit no tile, and the longest sums have three chains.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -103,14 +104,16 @@ class Numbers:
 
 KINDS = ("normal", "subnormal", "vanishing", "cancelling", "zeros", "with_nan")
 
-CASES = {}
 
-
-def case(results: Callable[..., Iterator[Tensor]]) -> Callable[..., Iterator[Tensor]]:
-    """Add a case: a generator of the results of `kernels` for `numbers`, whose seed is the same on every device."""
-    seed = len(CASES)
-    CASES[results.__name__] = lambda kernels, device: list(results(kernels, Numbers(seed, device)))
+def add_case(cases: dict, results: Callable[..., Iterator[Tensor]]) -> Callable[..., Iterator[Tensor]]:
+    """Add a generator of the results of `kernels` for `numbers`, whose seed is the same on every device."""
+    seed = len(cases)
+    cases[results.__name__] = lambda kernels, device: list(results(kernels, Numbers(seed, device)))
     return results
+
+
+CASES = {}
+case = functools.partial(add_case, CASES)
 
 
 # Products.

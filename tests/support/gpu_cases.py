@@ -4,6 +4,7 @@ python -m support.gpu_cases          in Triton's interpreter
 python -m support.gpu_cases cuda     on a GPU
 """
 
+import functools
 import json
 import os
 import sys
@@ -23,7 +24,11 @@ from lm.exact.gpu.attention import last_query
 from lm.exact.gpu.launch import launch
 from lm.exact.gpu.loss import empty_logits
 from lm.exact.gpu.products import multiply_by_chains
-from support.exact_cases import CASES, case, definition, multiply, num_differences
+from support.exact_cases import CASES as OF_ALL_KERNELS
+from support.exact_cases import add_case, definition, multiply, num_differences
+
+CASES = dict(OF_ALL_KERNELS)
+case = functools.partial(add_case, CASES)
 
 
 @case

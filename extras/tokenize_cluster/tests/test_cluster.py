@@ -20,7 +20,7 @@ from support.stages import work_in_copy
 from support.tokenizer_cases import fuzzed_texts
 
 OUT = Path("data/processed_datasets/train.bin")
-TEXTS = [text for text in fuzzed_texts(310, seed=6) if text][:300]
+TEXTS = [text for text in fuzzed_texts(400, seed=6) if text][:300]
 GROUP = 60  # documents of a row group
 NUM_GROUPS = len(TEXTS) // GROUP
 FIRST = sum(len(text) for text in TEXTS[:GROUP])
