@@ -2,10 +2,12 @@
 
     evidence compare losses.csv
     evidence compare base.csv wider.parquet --within 0.005 --json
+    evidence compare runs/ --metric eval_loss
     evidence judge HEAD~1 --run ./train.sh
 
-A table has a row for each run and document; docs/evidence.md describes its columns. Runs of a single configuration
-give its noise: how far seeds spread, and what more of them would show.
+PATH is a table (docs/evidence.md describes its columns), W&B's export of runs, or files or folders with
+trainer_state.json of transformers or samples_*.jsonl of lm-eval. Runs of a single configuration give its noise: how far
+seeds spread, and what more of them would show.
 """
 
 import argparse
@@ -15,19 +17,19 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidence.answer import answers, citation, distinct, explanations
+from evidence import read, text
+from evidence.citation import citation
 from evidence.difference import BETTER, Comparisons, Options, compare
 from evidence.errors import EvidenceError
+from evidence.forest import forest
 from evidence.judge.cli import main as judge
 from evidence.record import COMPARE, print_json, record
 from evidence.runs import Run
-from evidence.table import read_tables
 
 NOT_BETTER = 1  # exit status with --require better
 INTERRUPTED = 130  # by Ctrl-C
 PIPE_CLOSED = 141  # by its reader, such as head
 BUG = 70  # of this program: the status of Python, 1, would be an answer
-SUFFIXES = (".csv", ".tsv", ".parquet")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -37,8 +39,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     comparing = commands.add_parser("compare", help="compare each group of runs with the first one")
     commands.add_parser("judge", help="try a change with several seeds (evidence judge --help)")  # it parses its own
+    comparing.add_argument("paths", nargs="+", metavar="PATH", help="files or folders of one kind")
+    comparing.add_argument("--metric", default="", help="which metric, if the files have several")
+    comparing.add_argument("--filter", default="", help="which filter of lm-eval, if there are several")
+    comparing.add_argument(
+        "--better", choices=["higher", "lower"], default="", help="if that is not usual for the metric"
+    )
     add_options(comparing)
-    comparing.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="CSV, TSV or parquet files")
     return parser.parse_args(argv)
 
 
@@ -53,7 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--confidence", type=float, default=0.95, help="confidence of the intervals (0.95)")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/json.md) and nothing else")
-    parser.add_argument("--cite", action="store_true", help="also print a sentence and a table for a paper")
+    parser.add_argument("--cite", action="store_true", help="also print a table for a paper")
+    parser.add_argument("--latex", action="store_true", help="the same in LaTeX, with booktabs")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="write a picture of the intervals (matplotlib)")
 
 
 def options_of(args: argparse.Namespace) -> Options:
@@ -64,23 +73,26 @@ def options_of(args: argparse.Namespace) -> Options:
 def compare_tables(args: argparse.Namespace, runs: list[Run]) -> int:
     """Print the answers, the baseline first; return the status of `status_of`."""
     found = compare(runs, options_of(args))
+    return show(args, found, record(found), text(found))
+
+
+def show(
+    args: argparse.Namespace, found: Comparisons, document: dict, said: str, source: str = "", where: str = ""
+) -> int:
+    """Print what is asked for, and return NOT_BETTER, after a line on standard error, if --require is not met."""
+    if args.plot:
+        forest(found, args.plot)
     if args.json:
-        print_json(COMPARE, record(found))
-        return status_of(found, args.require)
-    lines = distinct([*answers(found), *explanations(found)])
-    if args.cite:
-        lines += ["", *citation(found, [""] * len(found.differences))]
-    print("\n".join(lines))
-    return status_of(found, args.require)
-
-
-def status_of(found: Comparisons, require: str | None) -> int:
-    """Return NOT_BETTER, after a line on standard error, if --require is given and not met; otherwise 0."""
-    others = found.not_better()
-    if not require or (found.differences and not others):
+        print_json(COMPARE, document)
+    else:
+        print(said)
+        if args.cite or args.latex:
+            print("", *citation(found, args.latex, source, where), sep="\n")
+    others = [f"{each.b.name} ({each.verdict})" for each in found.differences if each.verdict != BETTER]
+    if not args.require or (found.differences and not others):
         return 0
-    said = ", ".join(others) or "there is nothing else"
-    print(f"--require {require}: not better than {found.groups[0].name}: {said}", file=sys.stderr)
+    missing = ", ".join(others) or "there is nothing else"
+    print(f"--require {args.require}: not better than {found.groups[0].name}: {missing}", file=sys.stderr)
     return NOT_BETTER
 
 
@@ -90,8 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["judge"]:
             return judge(words[1:])
-        args = parse(argv)
-        status = compare_tables(args, read_tables(args.tables))
+        args = parse(words)
+        runs = read(args.paths, args.metric, args.filter, args.better)
+        status = compare_tables(args, runs)
         sys.stdout.flush()
         return status
     except EvidenceError as error:

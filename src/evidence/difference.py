@@ -40,33 +40,16 @@ class Options(NamedTuple):
 # Which runs are compared.
 
 
-class Sides(NamedTuple):
-    """The runs of two groups that a comparison is about."""
-
-    a: Group
-    b: Group
-    whole_a: Group  # with the runs that are left out
-    whole_b: Group
-    are_pairs: bool  # of equal seeds, run by run
-
-    @property
-    def left_out(self) -> list[tuple[Group, list[Run]]]:
-        """Return the groups in which some runs have no partner, each with these runs."""
-        sides = ((self.whole_a, self.a), (self.whole_b, self.b))
-        left_out = [(whole, [run for run in whole.runs if run not in side.runs]) for whole, side in sides]
-        return [(whole, runs) for whole, runs in left_out if runs]
-
-
-def common_seeds(a: Group, b: Group) -> Sides:
-    """Return the runs of the seeds that both groups have, in the order of the seeds, or all runs without such seeds.
+def common_seeds(a: Group, b: Group) -> tuple[Group, Group, bool]:
+    """Return the runs of the seeds that both groups have, or all runs without such seeds, and whether these are pairs.
 
     A single common seed is no interval over seeds: if both groups have several runs, all of them count as independent.
     """
-    both = a.known_seeds & b.known_seeds
+    both = set(a.seeds) & set(b.seeds) - {None}
     fewer = min(len(a.runs), len(b.runs))
     if not both or (len(both) == 1 and fewer > 1):
-        return Sides(a, b, a, b, are_pairs=False)
-    return Sides(a.of_seeds(both), b.of_seeds(both), a, b, are_pairs=True)
+        return a, b, False
+    return a.of_seeds(both), b.of_seeds(both), len(both) > 1
 
 
 # One difference.
@@ -75,19 +58,24 @@ def common_seeds(a: Group, b: Group) -> Sides:
 class Difference(NamedTuple):
     """B - A over the documents, those of each source of a mixture, and over seeds, all of the same runs."""
 
-    sides: Sides
+    a: Group
+    b: Group
+    whole_a: Group  # with the runs that have no partner, and are left out
+    whole_b: Group
+    are_pairs: bool  # of equal seeds, run by run
     documents: Estimate
     seeds: Estimate
     sources: dict[str, Estimate]
-    p_value: float | None  # of the interval that decides; `compare` corrects it for the number of comparisons
+    options: Options
+    p_value: float | None = None  # of the interval that decides, corrected for the number of tests
+    num_tests: int = 1
+    equivalence: "Equivalence | None" = None  # if a margin was given
 
     @property
-    def a(self) -> Group:
-        return self.sides.a
-
-    @property
-    def b(self) -> Group:
-        return self.sides.b
+    def left_out(self) -> list[str]:
+        """Return the names of the runs that have no partner."""
+        kept = [*self.a.runs, *self.b.runs]
+        return [run.name for run in [*self.whole_a.runs, *self.whole_b.runs] if run not in kept]
 
     @property
     def measure(self) -> Measure:
@@ -108,33 +96,14 @@ class Difference(NamedTuple):
         return self.seeds if self.basis == SEEDS else self.documents
 
     @property
-    def is_paired(self) -> bool:
-        """Return whether the interval over seeds is that of pairs of equal seeds."""
-        return self.basis == SEEDS and self.sides.are_pairs
-
-    @property
-    def changes(self) -> np.ndarray:
-        """Return the difference of each document (D,), in bits or in scores."""
-        return self.b.values - self.a.values
-
-    @property
     def sizes(self) -> np.ndarray:
         """Return the bytes or the number of items of each document (D,)."""
         return self.a.runs[0].sizes
 
     @property
-    def is_of_one_configuration(self) -> bool:
-        """Return whether both sides are runs of one configuration, such as one seed on two machines."""
-        return self.a.runs[0].configuration == self.b.runs[0].configuration
-
-    @property
-    def is_tested(self) -> bool:
-        """Return whether its p is one of the family that is corrected: not that of two machines."""
-        return self.p_value is not None and not self.is_of_one_configuration
-
-    def verdict(self, confidence: float) -> str:
+    def verdict(self) -> str:
         """Return BETTER, WORSE or NOT_SHOWN for B."""
-        if self.p_value is None or self.p_value > 1 - confidence + 1e-9:
+        if self.p_value is None or self.p_value > 1 - self.options.confidence + 1e-9:
             return NOT_SHOWN
         is_higher = self.deciding.value > 0
         return BETTER if is_higher == self.measure.is_higher_better else WORSE
@@ -142,18 +111,18 @@ class Difference(NamedTuple):
 
 def difference(a: Group, b: Group, options: Options) -> Difference:
     """Return the difference between the common seeds of two groups, or between all of their runs."""
-    sides = common_seeds(a, b)
-    run = sides.a.runs[0]
-    changes = sides.b.values - sides.a.values
+    of_a, of_b, are_pairs = common_seeds(a, b)
+    run = of_a.runs[0]
+    changes = of_b.values - of_a.values
     documents = over_documents(changes, run.sizes, run.measure, options)
     sources = {}
-    for name, own in sources_of([*sides.a.runs, *sides.b.runs]).items():
+    for name, own in sources_of(run).items():
         sources[name] = over_documents(changes[own], run.sizes[own], run.measure, options)
-    if sides.are_pairs:
-        seeds = paired(sides.b.scores - sides.a.scores, options.confidence)
+    if are_pairs:
+        seeds = paired(of_b.scores - of_a.scores, options.confidence)
     else:
-        seeds = welch(sides.a.scores, sides.b.scores, options.confidence)
-    found = Difference(sides, documents, seeds, sources, None)
+        seeds = welch(of_a.scores, of_b.scores, options.confidence)
+    found = Difference(of_a, of_b, a, b, are_pairs, documents, seeds, sources, options)
     return found._replace(p_value=found.deciding.p_value)
 
 
@@ -170,10 +139,11 @@ def welch(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> Estimate:
     Welch's t with Satterthwaite's degrees of freedom (Welch 1947). The result has no interval if one side has a
     single run, or if all values of each side are equal.
     """
-    delta = float(np.mean(b) - np.mean(a))
+    delta = float(b.mean() - a.mean())
     if min(len(a), len(b)) < 2:
         return Estimate(delta)
-    of_a, of_b = (float(np.var(values, ddof=1)) / len(values) for values in (a, b))  # squared standard errors
+    of_a = float(a.var(ddof=1)) / len(a)  # squared standard errors
+    of_b = float(b.var(ddof=1)) / len(b)
     variance = of_a + of_b
     if not variance:
         return Estimate(delta, 0.0)
@@ -227,12 +197,11 @@ class Equivalence(NamedTuple):
 
     within: float  # the margin
     verdict: str  # EQUIVALENT, NOT_EQUIVALENT or NOT_DECIDED
-    low: float | None  # the interval that must lie within the margin
-    high: float | None
+    interval: Estimate  # that must lie within the margin
     confidence: float  # of this interval
 
 
-def equivalence(found: Difference, within: float, options: Options, num_tests: int) -> Equivalence:
+def equivalence(found: Difference, within: float) -> Equivalence:
     """Return whether the difference over what decides is smaller than `within`.
 
     Two one-sided tests (Schuirmann 1987): B is equivalent if both "B - A ≤ -within" and "B - A ≥ within" are rejected
@@ -240,11 +209,11 @@ def equivalence(found: Difference, within: float, options: Options, num_tests: i
     is not equivalent if the interval of `confidence` lies outside. The level is divided by the number of tests
     (Bonferroni): no p-value for other margins than zero is known of resamples.
     """
-    level = (1 - options.confidence) / num_tests
+    level = (1 - found.options.confidence) / found.num_tests
 
     def interval(confidence: float) -> Estimate:
-        again = difference(found.sides.whole_a, found.sides.whole_b, options._replace(confidence=confidence))
-        return again.deciding
+        options = found.options._replace(confidence=confidence)
+        return difference(found.whole_a, found.whole_b, options).deciding
 
     inner = interval(1 - 2 * level)
     outer = interval(1 - level)
@@ -255,7 +224,7 @@ def equivalence(found: Difference, within: float, options: Options, num_tests: i
         verdict = EQUIVALENT
     elif outer.low > within or outer.high < -within:
         verdict = NOT_EQUIVALENT
-    return Equivalence(within, verdict, inner.low, inner.high, 1 - 2 * level)
+    return Equivalence(within, verdict, inner, 1 - 2 * level)
 
 
 # All comparisons of one call.
@@ -265,23 +234,8 @@ class Comparisons(NamedTuple):
     """Groups of runs, the baseline first, and the difference of each other one from it; none if there is one group."""
 
     groups: list[Group]
-    differences: list[Difference]  # p is corrected for the number of comparisons
-    equivalences: list[Equivalence]  # of each difference, if a margin was given
+    differences: list[Difference]
     options: Options
-
-    @property
-    def confidence(self) -> float:
-        return self.options.confidence
-
-    @property
-    def num_tests(self) -> int:
-        """Return for how many tests p is corrected."""
-        return sum(each.is_tested for each in self.differences)
-
-    def not_better(self) -> list[str]:
-        """Return the names of the groups that are not better than the baseline, with their verdicts."""
-        verdicts = {each.b.name: each.verdict(self.confidence) for each in self.differences}
-        return [f"{name} ({verdict})" for name, verdict in verdicts.items() if verdict != BETTER]
 
 
 def compare(runs: Sequence[Run], options: Options) -> Comparisons:
@@ -290,9 +244,14 @@ def compare(runs: Sequence[Run], options: Options) -> Comparisons:
     The p-values that decide are one family of tests. Which interval decides follows from the seeds, never from p, so
     each of them is valid for its own difference.
     """
-    groups = with_baseline_first(make_groups(runs), options.baseline)
-    baseline, *others = groups
     reject_wrong_options(options)
+    groups = make_groups(runs)
+    names = [group.name for group in groups]
+    first = options.baseline or names[0]
+    if first not in names:
+        raise WrongInput(f"--baseline is {first}; it must be one of {', '.join(names)}")
+    groups.sort(key=lambda group: group.name != first)
+    baseline, *others = groups
 
     # Each tail outside each interval must hold at least one resample, also if the level is divided.
     if options.within is not None and others:
@@ -301,41 +260,29 @@ def compare(runs: Sequence[Run], options: Options) -> Comparisons:
 
     # Correct the p-values that decide.
     alone = [difference(baseline, other, options) for other in others]
-    tested = {i: each.p_value for i, each in enumerate(alone) if each.is_tested and each.p_value is not None}
-    differences = alone.copy()
-    for i, p_value in zip(tested, holm([*tested.values()]), strict=True):
-        differences[i] = alone[i]._replace(p_value=p_value)
-
-    equivalences = []
-    if options.within is not None:
-        num_tests = max(1, len(tested))
-        equivalences = [equivalence(each, options.within, options, num_tests) for each in differences]
-    return Comparisons(groups, differences, equivalences, options)
-
-
-def with_baseline_first(groups: list[Group], name: str | None) -> list[Group]:
-    """Return the groups, the one with this name first."""
-    if name is None:
-        return groups
-    named = [group for group in groups if group.name == name]
-    if not named:
-        raise WrongInput(f"--baseline is {name}; it must be one of {', '.join(group.name for group in groups)}")
-    return named + [group for group in groups if group not in named]
+    corrected = holm([each.p_value for each in alone])
+    num_tests = max(1, len(alone) - corrected.count(None))
+    differences = []
+    for each, p_value in zip(alone, corrected, strict=True):
+        found = each._replace(p_value=p_value, num_tests=num_tests)
+        if options.within is not None:
+            found = found._replace(equivalence=equivalence(found, options.within))
+        differences.append(found)
+    return Comparisons(groups, differences, options)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values of several comparisons after the correction for their number (Holm 1979).
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return the p-values of several comparisons after the correction for their number (Holm 1979); None stays.
 
     The k-th smallest of m p-values is multiplied by m - k + 1, and is at least as large as the one before it. If no two
     runs differ, the chance that any of the comparisons has p ≤ 0.05 is then at most 5 %.
     """
+    smallest_first = sorted((p_value, i) for i, p_value in enumerate(p_values) if p_value is not None)
     adjusted = list(p_values)
     largest = 0.0
-    smallest_first = sorted(range(len(adjusted)), key=adjusted.__getitem__)
-    for rank, i in enumerate(smallest_first):
-        multiplied = (len(adjusted) - rank) * adjusted[i]
-        largest = max(largest, min(1.0, multiplied))
-        adjusted[i] = largest
+    for rank, (p_value, i) in enumerate(smallest_first):
+        multiplied = (len(smallest_first) - rank) * p_value
+        largest = adjusted[i] = max(largest, min(1.0, multiplied))
     return adjusted
 
 

@@ -36,6 +36,7 @@ class Run:
     measure: Measure = BITS_PER_BYTE
     documents: Sequence[str] = ()  # (D,) their names, () for their numbers
     sources: np.ndarray | None = None  # (D,) what each document comes from, such as a part of a mixture
+    kind: str = ""  # of the file that it was read from
 
     @property
     def score(self) -> float:
@@ -46,36 +47,19 @@ class Run:
         return self.documents[position] if self.documents else str(position)
 
 
-class Repeat(NamedTuple):
-    """A run that does not count, because it has the values of another run on all documents."""
-
-    run: Run
-    of: Run
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
     """Runs of one configuration with different seeds, or a single run."""
 
     name: str
     runs: list[Run]
-    repeats: list[Repeat]
+    repeats: list[Run]  # that have the values of one of these on all documents, and do not count
 
     @property
     def seeds(self) -> list[int | None]:
         return [run.seed for run in self.runs]
 
-    @property
-    def is_seed_unused(self) -> bool:
-        """Return whether runs of several seeds are all equal."""
-        return len(self.runs) == 1 and any(repeat.run.seed != repeat.of.seed for repeat in self.repeats)
-
-    @property
-    def known_seeds(self) -> set[int]:
-        """Return the seeds by which a run has a partner on the other side."""
-        return set() if self.is_seed_unused else {seed for seed in self.seeds if seed is not None}
-
-    def of_seeds(self, seeds: Collection[int]) -> "Group":
+    def of_seeds(self, seeds: Collection[int | None]) -> "Group":
         """Return the runs of these seeds, in their order, under the name of the group."""
         runs = [run for run in self.runs if run.seed in seeds]
         return Group(self.name, sorted(runs, key=lambda run: run.seed or 0), [])
@@ -100,18 +84,17 @@ def make_groups(runs: Sequence[Run]) -> list[Group]:
     groups: list[Group] = []
     for run in runs:
         same = [group for group in groups if group.runs[0].configuration == run.configuration]
-        repeated = [(group, of) for group in same for of in group.runs if is_repeat(run, of)]
+        repeated = [group for group in same if any(is_repeat(run, of) for of in group.runs)]
         free = [group for group in same if run.seed is None or run.seed not in group.seeds]
         if repeated:
-            group, of = repeated[0]
-            group.repeats.append(Repeat(run, of))
+            repeated[0].repeats.append(run)
         elif free:
             free[0].runs.append(run)
         else:
             groups.append(Group("", [run], []))
 
     # Name them, and tell groups of one name apart by their runs.
-    names = [name_of(group) for group in groups]
+    names = [group.runs[0].label or span_of(group) for group in groups]
     named = []
     for name, group in zip(names, groups, strict=True):
         if names.count(name) > 1:
@@ -125,17 +108,9 @@ def is_repeat(run: Run, of: Run) -> bool:
 
     Runs of two known seeds may have equal scores, or equal rounded losses of a single document, by chance.
     """
-    if not np.array_equal(run.values, of.values):
-        return False
-    has_other_seed = None not in (run.seed, of.seed) and run.seed != of.seed
-    return not has_other_seed or (run.measure == BITS_PER_BYTE and len(run.values) > 1)
-
-
-def name_of(group: Group) -> str:
-    """Return what a table calls a group of several runs, otherwise the names of its first and last run."""
-    first = group.runs[0]
-    has_several = len(group.runs) + len(group.repeats) > 1
-    return first.label if first.label and has_several else span_of(group)
+    is_same_seed = run.seed == of.seed or None in (run.seed, of.seed)
+    is_by_chance = run.measure != BITS_PER_BYTE or len(run.values) == 1
+    return np.array_equal(run.values, of.values) and (is_same_seed or not is_by_chance)
 
 
 def span_of(group: Group) -> str:
@@ -149,13 +124,8 @@ def text_hash(run: Run) -> str:
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
-def sources_of(runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Return source → mask (D,) of its documents, for those with text; {} unless all runs have the same sources."""
-    sources = runs[0].sources
-    if sources is None:
+def sources_of(run: Run) -> dict[str, np.ndarray]:
+    """Return source → mask (D,) of its documents, for those with text."""
+    if run.sources is None:
         return {}
-    for run in runs:
-        if run.sources is None or not np.array_equal(sources, run.sources):
-            return {}
-    has_text = runs[0].sizes > 0
-    return {str(name): sources == name for name in dict.fromkeys(sources[has_text])}
+    return {str(name): run.sources == name for name in dict.fromkeys(run.sources[run.sizes > 0])}

@@ -94,43 +94,32 @@ def detectable_ratio(seeds: int, are_pairs: bool, confidence: float) -> float:
 class Power(NamedTuple):
     """The smallest differences that numbers of seeds would show, if the true spread is the measured one."""
 
-    spread: Spread
     are_pairs: bool  # the spread is that of differences of equal seeds; otherwise that over the seeds of each side
-    groups: list[Group]  # whose seeds they are
-    differences: dict[int, float]  # seeds of each side → difference
-    low: float  # ends of the interval of the spread
+    standard_deviation: float
+    low: float  # ends of its interval; the differences may be larger or smaller by the same factor
     high: float
-
-    @property
-    def upper_factor(self) -> float:
-        """Return by which factor the spread may be larger, and with it all differences."""
-        return self.high / self.spread.sd
+    detectable: dict[int, float]  # seeds of each side → difference
 
 
-def what_more_seeds_show(found: Difference, confidence: float) -> Power | None:
-    """Return what other numbers of seeds would show; None with fewer than LEAST_SEEDS seeds, and of two machines.
+def what_more_seeds_show(found: Difference) -> Power | None:
+    """Return what other numbers of seeds would show; None with fewer than LEAST_SEEDS seeds.
 
     The spread is that of the differences of equal seeds if LEAST_SEEDS are common, otherwise that over seeds of the
     groups with LEAST_SEEDS or more, also of runs without a partner.
     """
-    if found.is_of_one_configuration:
-        return None
-    if found.sides.are_pairs and len(found.a.runs) >= LEAST_SEEDS:
-        return _power(spread_of(found.b.scores - found.a.scores), True, [found.a, found.b], confidence)
-    return noise_of([found.sides.whole_a, found.sides.whole_b], confidence)
+    if found.are_pairs and len(found.a.runs) >= LEAST_SEEDS:
+        return _power(spread_of(found.b.scores - found.a.scores), True, found.options.confidence)
+    return noise_of([found.whole_a, found.whole_b], found.options.confidence)
 
 
 def noise_of(groups: Sequence[Group], confidence: float) -> Power | None:
     """Return the spread over the seeds of groups, each of LEAST_SEEDS or more, and what more of them would show."""
-    counted = [group for group in groups if len(group.runs) >= LEAST_SEEDS]
-    spread = pooled([spread_of(group.scores) for group in counted])
-    return _power(spread, False, counted, confidence)
+    spreads = [spread_of(group.scores) for group in groups if len(group.runs) >= LEAST_SEEDS]
+    return _power(pooled(spreads), False, confidence)
 
 
-def _power(spread: Spread, are_pairs: bool, groups: list[Group], confidence: float) -> Power | None:
+def _power(spread: Spread, are_pairs: bool, confidence: float) -> Power | None:
     if not spread.variance:
         return None
-    differences = {}
-    for seeds in SEEDS_OF_EACH_SIDE:
-        differences[seeds] = spread.sd * detectable_ratio(seeds, are_pairs, confidence)
-    return Power(spread, are_pairs, groups, differences, *spread.interval(confidence))
+    detectable = {n: spread.sd * detectable_ratio(n, are_pairs, confidence) for n in SEEDS_OF_EACH_SIDE}
+    return Power(are_pairs, spread.sd, *spread.interval(confidence), detectable)

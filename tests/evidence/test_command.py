@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import evidence
+from evidence.citation import citation
 from evidence.command import main
-from evidence.difference import Options, compare
 from evidence.record import COMPARE, plain, record
-from evidence.table import read_tables
 from support import ROOT
 from support.json_documents import check_document
 from support.process import CAP_S, started
 
 NUM_DOCUMENTS = 40
+WANDB = ROOT / "tests/evidence/files/wandb_export.csv"
 
 
 def write(name: str, loss: float, seeds=(1, 2, 3)) -> str:
@@ -46,29 +47,53 @@ def test_compare_answers_in_words_and_in_json_and_can_be_cited(tables, capsys):
     assert main(["compare", *tables, "--json", "--baseline", "wider", "--within", "0.1", "--confidence", "0.8"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    sentence, *_ = said.splitlines()
-    assert sentence.startswith("`wider` is better than `base`: ")
-    assert "as in 3 pairs of `base` and `wider`: " in said
-    assert f"On 40 validation documents (4,000 bytes): {sentence} The interval over seeds decides.\n" in said
-    assert "Signature: `text:" in said
-    assert "| wider | 3 |" in said
-    assert said.splitlines()[-1].startswith("Table: Bits per byte on 40 validation documents (4,000 bytes); lower")
-    expected = compare(read_tables(map(Path, tables)), Options("wider", 0.1, 0.8))
+    runs = evidence.read(tables)
+    found = evidence.compare(runs)
+    assert said.splitlines() == [*evidence.text(found).splitlines(), "", *citation(found)]
+    assert said.startswith("Read: a table with nats of each run and document.\n`wider` is better than `base`: ")
+    assert [difference.verdict for difference in found.differences] == ["better"]
+    expected = evidence.compare(runs, baseline="wider", within=0.1, confidence=0.8)
     assert document == json.loads(json.dumps(plain({"schema": COMPARE} | record(expected))))
 
 
+@pytest.mark.parametrize("form", ["cite", "latex"])
+def test_an_answer_and_its_citation_are_the_golden_page(capsys, form):
+    """To change it: evidence compare FILE --metric val/loss --within 0.01 --cite > tests/golden/evidence/cite.txt"""
+    main(["compare", str(WANDB), "--metric", "val/loss", "--within", "0.01", f"--{form}"])
+
+    assert capsys.readouterr().out == (ROOT / f"tests/golden/evidence/{form}.txt").read_text()
+
+
+def test_a_plot_has_a_row_for_each_group(tables, monkeypatch):
+    """The interval over seeds is drawn only where it is known."""
+    drawn = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **options: drawn.append(figure))
+    write("single", 0.8, seeds=[1])
+
+    assert main(["compare", *tables, "single.csv", "--plot", "intervals.png"]) == 0
+
+    (axes,) = drawn[0].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["wider", "single"]
+    assert axes.get_xlabel() == "difference from base in bits per byte (lower is better)"
+    of_seeds, of_documents = (container.lines[2][0].get_segments() for container in axes.containers)
+    difference, _ = evidence.compare(evidence.read([*tables, "single.csv"])).differences
+    assert of_seeds[0][:, 0].tolist() == pytest.approx([difference.seeds.low, difference.seeds.high])
+    assert (len(of_seeds[1]), len(of_documents[1])) == (0, 2)
+
+
 def test_with_one_loss_of_each_run_two_seeds_decide(tmp_path, capsys):
-    losses = {("a", 1): 3.21, ("a", 2): 3.22, ("b", 1): 3.11, ("b", 2): 3.121}
-    rows = [f"{run},{seed},all,{nats},1" for (run, seed), nats in losses.items()]
+    losses = {("a", 1): 3.21, ("a", 2): 3.22, ("b", 1): 3.11, ("b", 2): 3.121, ("c", 1): 3.11}
+    rows = [f"{run},{seed},{loss}" for (run, seed), loss in losses.items()]
     table = tmp_path / "losses.csv"
-    table.write_text("\n".join(["run,seed,document,nats,utf8_bytes", *rows]))
+    table.write_text("\n".join(["run,seed,loss", *rows]))
 
     assert main(["compare", str(table)]) == 0
 
     said = capsys.readouterr().out
-    assert "`b` is better than `a`" in said
-    assert "over 1 document unknown" in said
-    assert "Few documents: the 1 count like 1 of equal length" in said
+    assert "`b` is better than `a`: -0.0995 loss (95 % interval over 2 pairs of equal seeds " in said
+    assert "No difference was shown between the model `c` and the model `a`: -0.1000 loss" in said
+    assert "only two seeds or more of each side can show a difference" in said
+    assert "document" not in said.partition("Signature")[0]
 
 
 @pytest.mark.parametrize("columns", ["nats,utf8_bytes", "score,higher_is_better"])
@@ -118,6 +143,12 @@ def test_an_interruption_and_a_bug_are_no_answer(monkeypatch, capsys, raised, st
 def test_require_sets_the_status(tables, capsys, arguments, status, said):
     assert main(["compare", *arguments, "--require", "better"]) == status
     assert capsys.readouterr().err.strip().endswith(said)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    """The stage eval needs one of its modules, and does not depend on the others."""
+    code = "import sys, evidence; sys.exit(any(name in sys.modules for name in ('numpy', 'evidence.difference')))"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, check=True)
 
 
 def test_a_reader_that_ends_early_ends_the_command_quietly(tables):

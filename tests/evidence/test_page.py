@@ -1,6 +1,5 @@
 """The code of docs/evidence.md runs as it stands there, and writes tables with the losses of the models."""
 
-import json
 import math
 import re
 import shlex
@@ -12,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import evidence
 from evidence.command import main
-from evidence.runs import BITS_PER_BYTE, Measure
-from evidence.table import read_tables
+from evidence.runs import BITS_PER_BYTE
 from support import ROOT
 
 PAGE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
@@ -85,15 +84,18 @@ def test_the_lines_for_nanogpt_write_the_losses_which_the_commands_of_the_page_c
             given = {"torch": torch, "model": model, "documents": DOCUMENTS, "encode": encode, "end": END}
             exec(code, given | {"block_size": CONTEXT, "device": "cpu", "name": name, "seed": seed})
 
-    check_losses(read_tables([tmp_path / "losses.csv"]), logits_of, num_inputs=CONTEXT)
+    check_losses(evidence.read([tmp_path / "losses.csv"]), logits_of, num_inputs=CONTEXT)
     lines = Path("losses.csv").read_text().splitlines(keepends=True)
     Path("base.csv").write_text("".join(line for line in lines if not line.startswith("wider")))
     commands = re.findall(r"^evidence (?!judge)(.*?) *#", PAGE, re.M)
     statuses = [main(shlex.split(command)) for command in commands]
 
+    exec(code_below("From Python"), {})
+
     assert len(commands) == 3
     assert statuses == [0, 0, 0]
     said = capsys.readouterr().out
+    assert said.splitlines()[-1].startswith("wider ")
     for expected in ("over 3 pairs of equal seeds", "within ±0.005 bits per byte over seeds", "deviation over 3 seeds"):
         assert expected in said
 
@@ -115,29 +117,4 @@ def test_the_lines_for_a_trainer_write_the_losses_of_a_model_of_transformers(tmp
         exec(code_below("Hugging Face Trainer"), given | {"length": config.max_position_embeddings, "name": "gpt2"})
 
     with torch.no_grad():
-        check_losses(read_tables([tmp_path / "losses.csv"]), logits_of, num_inputs=CONTEXT - 1)
-
-
-def test_the_lines_for_lm_eval_write_the_scores_of_each_task(tmp_path, monkeypatch, capsys):
-    """Of a task, the newest file counts: lm-eval's names end in a date."""
-    monkeypatch.chdir(tmp_path)
-    right = {"a": 10, "b": 30}  # of 40 answers
-    for folder, count in right.items():
-        earlier = tmp_path / folder / "model" / "samples_blimp_one_2026-11-26T08-15-00.123456.jsonl"
-        earlier.parent.mkdir(parents=True)
-        earlier.write_text(json.dumps({"doc_id": 0, "acc": 0.0}) + "\n", encoding="utf-8")
-        path = earlier.with_name("samples_blimp_one_2026-11-27T08-15-00.123456.jsonl")
-        items = [{"doc_id": i, "acc": float(i < count), "resps": [["\u2028"]]} for i in range(40)]
-        path.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items), encoding="utf-8")
-
-    exec(code_below("lm-evaluation-harness"), {"folders": list(right), "metric": "acc"})
-    runs = read_tables([tmp_path / "scores.csv"])
-    status = main(["compare", "scores.csv", "--require", "better"])
-
-    assert status == 0
-    assert "`b` is better than the model `a`: +0.5000 in score" in capsys.readouterr().out
-    for run, count in zip(runs, right.values(), strict=True):
-        assert run.measure == Measure("in score", "score", is_higher_better=True)
-        assert run.score == count / 40
-        assert set(run.sources) == {"blimp_one"}
-        assert run.name_of_document(1) == "blimp_one/1"
+        check_losses(evidence.read([tmp_path / "losses.csv"]), logits_of, num_inputs=CONTEXT - 1)

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import evidence
 from evidence.errors import WrongInput
 from evidence.runs import make_groups
-from evidence.table import read_losses, read_tables
+from evidence.table import read_losses
 
 GOOD = [
     {"run": "a", "document": "x", "nats": "7.5", "utf8_bytes": "10"},
@@ -36,28 +37,37 @@ def write(path: Path, rows: list[dict]) -> Path:
 @pytest.fixture
 def read(tmp_path):
     """Return the runs of a CSV file with these rows."""
-    return lambda rows: read_tables([write(tmp_path / "t.csv", rows)])
+    return lambda rows: evidence.read([write(tmp_path / "t.csv", rows)])
 
 
 def test_runs_have_their_losses_in_the_order_of_the_documents_of_the_first(read):
     a, b = read(GOOD)
 
     assert (a.name, b.name) == ("a", "b")
+    assert a.kind == "a table with nats of each run and document"
     assert a.values * np.log(2) == pytest.approx([7.5, 2])
     assert b.values * np.log(2) == pytest.approx([8, 3])
     assert b.sizes.tolist() == [10, 20]
     assert [b.name_of_document(i) for i in (0, 1)] == ["x", "y"]
 
 
-def test_runs_of_one_name_with_several_seeds_and_those_of_one_group_are_groups(read):
-    of_seeds = [row | {"seed": seed, "nats": float(row["nats"]) + seed} for row in GOOD for seed in (1, 2)]
-    of_groups = [row | {"group": "both"} for row in GOOD]
+OF_SEEDS = [row | {"seed": seed, "nats": float(row["nats"]) + seed} for row in GOOD for seed in (1, 2)]
+SINGLE = [{"run": run, "loss": 3 + i / 8} for i, run in enumerate(["a-1", "a-2", "b_seed1", "a-3"])]
 
-    by_seed = make_groups(read(of_seeds))
-    by_group = make_groups(read(of_groups))
 
-    assert [(group.name, group.seeds) for group in by_seed] == [("a", [1, 2]), ("b", [1, 2])]
-    assert [(group.name, group.seeds) for group in by_group] == [("both", [None, None])]
+@pytest.mark.parametrize(
+    ("rows", "groups"),
+    [
+        (OF_SEEDS, [("a", [1, 2]), ("b", [1, 2])]),
+        ([row | {"group": "both"} for row in GOOD], [("both", [None, None])]),
+        ([row | {"run": f"{row['run']}-seed7"} for row in GOOD], [("a", [7]), ("b", [7])]),
+        ([row | {"run": f"{row['run']}-7"} for row in GOOD], [("a-7", [None]), ("b-7", [None])]),
+        (SINGLE, [("a", [1, 2, 3]), ("b", [1])]),
+    ],
+)
+def test_a_group_has_the_runs_of_one_name_of_one_group_or_of_names_that_end_in_seeds(read, rows, groups):
+    """A number alone is a seed only where a run has a single loss."""
+    assert [(group.name, group.seeds) for group in make_groups(read(rows))] == groups
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", ", "])
@@ -67,25 +77,27 @@ def test_a_table_with_semicolons_tabs_or_blanks_and_a_byte_order_mark_is_read(tm
     other = tmp_path / "b.csv"
     other.write_text(commas.read_text().replace(",", delimiter), encoding="utf-8-sig")
 
-    assert [run.values.tolist() for run in read_tables([other])] == [run.values.tolist() for run in read(GOOD)]
+    assert [run.values.tolist() for run in evidence.read([other])] == [run.values.tolist() for run in read(GOOD)]
 
 
-def test_a_table_that_names_its_separator_and_a_compressed_one_are_read(tmp_path, read):
+def test_a_table_that_names_its_separator_or_ends_lines_with_cr_and_a_compressed_one_are_read(tmp_path, read):
     table = write(tmp_path / "a.csv", GOOD).read_text()
+    old = tmp_path / "old.csv"
+    old.write_text(table, newline="\r")
     named = tmp_path / "named.csv"
     named.write_text("sep=;\n" + table.replace(",", ";"))
     compressed = tmp_path / "a.csv.gz"
     compressed.write_bytes(gzip.compress(table.encode()))
 
-    for path in (named, compressed):
-        assert [run.values.tolist() for run in read_tables([path])] == [run.values.tolist() for run in read(GOOD)]
+    for path in (named, old, compressed):
+        assert [run.values.tolist() for run in evidence.read([path])] == [run.values.tolist() for run in read(GOOD)]
 
 
 def test_a_parquet_file_and_several_tables_give_the_runs_of_one_csv_file(read, tmp_path):
     rows = [row | {"nats": float(row["nats"]), "utf8_bytes": int(row["utf8_bytes"]), "source": "s"} for row in GOOD]
     pq.write_table(pa.Table.from_pylist(rows[:2]), tmp_path / "a.parquet")
 
-    apart = read_tables([tmp_path / "a.parquet", write(tmp_path / "b.csv", rows[2:])])
+    apart = evidence.read([tmp_path / "a.parquet", write(tmp_path / "b.csv", rows[2:])])
 
     for one, other in zip(read(rows), apart, strict=True):
         assert (one.name, one.label) == (other.name, other.label)
@@ -131,19 +143,31 @@ def every(rows: list[dict] = GOOD, **values: str) -> list[dict]:
     ("rows", "said"),
     [
         (without("nats"), "columns run, document, utf8_bytes, and no nats;"),
-        (GOOD[:3], "run b: lacks document x"),
-        (GOOD[1:], "run b: has document x, which the first run lacks"),
+        (GOOD[:3], "run b: document x is not in all runs"),
+        (GOOD[1:], "run b: document x is not in all runs"),
+        ([*SINGLE, SINGLE[0]], "run a-1: has document  twice"),
         (GOOD + GOOD[:1], "run a: has document x twice"),
         (changed(1, nats="nan"), "run a: nats of document y is nan; it must be a finite number"),
         (changed(1, nats="2,5"), "is 2,5; it must be a finite number, with a decimal point"),
-        (every(utf8_bytes="1000"), "bits per byte, too few for text; nats must be the sum of the losses"),
+        (every(utf8_bytes="1000"), "has too few bits per byte for text; nats must be the sum"),
         (changed(1, utf8_bytes="1.5"), "utf8_bytes of document y is 1.5; it must be a whole number"),
-        (every(utf8_bytes="0"), "utf8_bytes are all 0"),
-        (changed(3, utf8_bytes="11"), "document x has 10 bytes in run a and 11 in run b"),
-        ([row | {"group": row["document"]} for row in GOOD], "run a: group is 'x' and 'y'"),
+        (every(utf8_bytes="0"), "has too few bits per byte for text"),
+        (changed(3, utf8_bytes="11"), "document x has 11 bytes or items in run b and 10 in run a"),
         (every(seed="one"), "run a-one: seed of document x is one; it must be"),
-        (every(SCORED, higher_is_better="maybe"), "higher_is_better is 'maybe'; it must be true or false"),
-        ([*SCORED, SCORED[0] | {"run": "b"}, SCORED[2] | {"run": "b"}], "has 2 items in run a and 1 in run b"),
+        (every(SCORED, higher_is_better=""), "higher_is_better must be true or false"),
+        (
+            [*SCORED, SCORED[0] | {"higher_is_better": "false"}],
+            "higher_is_better must be true or false, the same for all",
+        ),
+        (
+            [*SCORED, SCORED[0] | {"run": "b"}, SCORED[2] | {"run": "b"}],
+            "document x has 1 bytes or items in run b and 2 in run a",
+        ),
+        (
+            [row | {"higher_is_better": "TRUE"} for row in SCORED]
+            + [row | {"run": "b", "higher_is_better": "false"} for row in SCORED],
+            "compare equal measures",
+        ),
     ],
 )
 def test_a_bad_table_is_refused_with_what_is_wrong(read, rows, said):
@@ -158,7 +182,8 @@ def test_a_bad_table_is_refused_with_what_is_wrong(read, rows, said):
     ("text", "said"),
     [
         ("run,document,nats,utf8_bytes\n", "t.csv: has no rows"),
-        ("", "t.csv: has the columns , and no run"),
+        ("", "t.csv: has no rows"),
+        ("run,loss,loss\na,1,2\n", "t.csv: has two columns loss; rename or delete one"),
         (
             "run,document,nats,utf8_bytes\na,x,5,9\na,y,5,9,3\n",
             "t.csv: row 2 has more fields than the first line names",
@@ -178,11 +203,11 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, text, said):
         path.write_text(text, encoding="latin-1")
 
     with pytest.raises(WrongInput, match=said):
-        read_tables([path])
+        evidence.read([path])
 
 
 def test_a_run_in_two_tables_is_refused(tmp_path):
     tables = [write(tmp_path / name, GOOD) for name in ("t.csv", "again.csv")]
 
     with pytest.raises(WrongInput, match=r"again\.csv: run a is also in"):
-        read_tables(tables)
+        evidence.read(tables)

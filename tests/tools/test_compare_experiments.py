@@ -96,17 +96,18 @@ def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, c
     assert (base["bits_per_byte"], vocab["bits_per_byte"]) == pytest.approx((of_base, of_vocab))
     assert base["bits_per_byte"] == pytest.approx(json.loads(Path("metrics/eval.json").read_text())["bits_per_byte"])
     assert base["runs"][0]["tokens_seen"] == json.loads(Path("metrics/train.json").read_text())["tokens_seen"]
-    assert vocab["repeats"] == [{"name": "workspace", "of": "vocab"}]
+    assert vocab["repeats"] == ["workspace"]
     assert document["documents"]["number"] == 38
-    assert comparison["documents"]["difference"] == pytest.approx(of_vocab - of_base)
+    assert comparison["documents"]["value"] == pytest.approx(of_vocab - of_base)
     assert comparison["parameters"] == [{"name": "tokenizers.*.vocab_size", "baseline": 400, "candidate": 320}]
 
     # A citation has the difference, and names the text and the commits that the runs started from.
     source = json.loads(Path("data/processed_datasets/validation.json").read_text())["source"]
     assert f"{of_vocab - of_base:+.4f} bits per byte (95 % interval over 38 documents " in cited
-    assert f" of {source['name']}: {comparison['sentence']} The interval over documents decides." in cited
-    text = f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}."
-    assert cited.endswith(f"{text}\n")
+    caption, signature = cited.splitlines()[-2:]
+    assert caption.startswith(f"Table: Values in bits per byte on 38 documents of {source['name']}; lower is better.")
+    assert caption.endswith(f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}.")
+    assert signature == f"Signature: {comparison['signature']}"
 
 
 def test_a_workspace_is_its_run_and_not_the_files_that_were_edited_since(workspace, compare):
@@ -163,7 +164,7 @@ def test_a_table_is_compared_with_recorded_runs_of_the_same_documents(compare, t
     (comparison,) = json.loads(output)["comparisons"]
     difference = bits_per_byte(losses["base"]) - bits_per_byte(losses["vocab"])
     assert comparison["baseline"] == "vocab.tsv"
-    assert comparison["documents"]["difference"] == pytest.approx(difference)
+    assert comparison["documents"]["value"] == pytest.approx(difference)
 
 
 def test_a_table_of_other_documents_is_refused(compare, tables):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from evidence.answer import answers, citation, distinct, explanations
+from evidence.answer import answers, explanations
 from evidence.difference import NOT_SHOWN, SEEDS, Comparisons, Difference
 from evidence.runs import Group
 from tools.compare.facts import as_in_yaml, different_inputs, different_parameters, notes_of
@@ -48,7 +48,7 @@ def summary(found: Comparisons, facts: Mapping[str, Facts], commands: list[str],
     lines += explanations(found)
     if commands:
         lines += ["To run the missing seeds:", *commands]
-    return distinct(lines)
+    return [line for line in dict.fromkeys(lines) if line]
 
 
 def groups_to_extend(found: Comparisons) -> list[Group]:
@@ -61,17 +61,17 @@ def groups_to_extend(found: Comparisons) -> list[Group]:
         return found.groups
     sides: list[Group] = []
     for each in found.differences:
-        is_shown = each.basis == SEEDS and each.verdict(found.confidence) != NOT_SHOWN
-        if not each.is_of_one_configuration and not is_shown:
-            whole = each.sides.whole_a, each.sides.whole_b
+        is_shown = each.basis == SEEDS and each.verdict != NOT_SHOWN
+        is_of_machines = each.a.runs[0].configuration == each.b.runs[0].configuration
+        if not is_of_machines and not is_shown:
+            whole = each.whole_a, each.whole_b
             sides += [side for side in whole if side not in sides]
     return sides
 
 
-def cite(found: Comparisons, facts: Mapping[str, Facts], revisions: Sequence[Revision]) -> list[str]:
-    """Return the lines to copy, as Markdown, with the evaluated text and the code of the runs."""
-    differs = [difference_line(each, facts) for each in found.differences]
+def documents_and_code(revisions: Sequence[Revision]) -> tuple[str, str]:
+    """Return what a citation says of the text and of the code that the figures are of."""
     source = revisions[0].read_json(VALIDATION_SIDECAR)["source"]
     commits = dict.fromkeys(revision.origin[:DIGITS] for revision in revisions)
     text = f"Text: SHA-256 {source['text_sha256'][:DIGITS]}"
-    return citation(found, differs, f" of {source['name']}", f"{text}. The runs started from {', '.join(commits)}.")
+    return f" of {source['name']}", f" {text}. The runs started from {', '.join(commits)}."

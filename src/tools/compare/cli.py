@@ -22,14 +22,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from evidence.command import SUFFIXES, add_options, compare_tables, options_of, status_of
+from evidence import read
+from evidence.command import add_options, compare_tables, options_of, show
 from evidence.difference import compare, reject_wrong_options
 from evidence.errors import EvidenceError, WrongInput
-from evidence.record import COMPARE, print_json
 from evidence.runs import Group, Run
-from evidence.table import read_tables, reject_other_documents
+from evidence.table import reject_other_documents
 from lm.core.errors import ParamsError, exit_with_status
-from tools.compare.answer import cite, groups_to_extend, summary
+from tools.compare.answer import documents_and_code, groups_to_extend, summary
 from tools.compare.facts import as_in_yaml
 from tools.compare.record import record
 from tools.compare.seeds import START, free_name, missing_seeds, pattern_of, queue_commands
@@ -38,6 +38,8 @@ from tools.record.committed import changed_parameters
 from tools.record.lock import read_lock
 from tools.record.revision import WORKSPACE, Revision, experiment_names, is_pattern, matching, unfinished
 from tools.record.run import Facts, read_runs
+
+TABLES = (".csv", ".tsv", ".parquet")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -49,7 +51,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add_options(parser)
     args = parser.parse_args(argv)
     reject_wrong_options(options_of(args))
-    args.tables = [Path(name) for name in args.names if Path(name).suffix in SUFFIXES]
+    args.tables = [Path(name) for name in args.names if Path(name).suffix in TABLES]
     return args
 
 
@@ -100,7 +102,7 @@ def read_tables_and_runs(args: argparse.Namespace) -> list[Run]:
 
     Raise WrongInput unless tables and revisions number their documents alike.
     """
-    of_tables = read_tables(args.tables)
+    of_tables = read(args.tables)
     names = [name for name in args.names if Path(name) not in args.tables]
     if not names:
         return of_tables
@@ -125,17 +127,12 @@ def compare_revisions(args: argparse.Namespace) -> int:
 
     if unrun := unrun_parameters(names):
         print(f"warning: {unrun}", file=sys.stderr)
-    if args.json:
-        content = record(found, facts)
-        content["unfinished"] = [{"name": name, "state": state} for name, state in waiting.items()]
-        content["commands_for_more_seeds"] = commands
-        print_json(COMPARE, content)
-    else:
-        lines = summary(found, facts, commands, unfinished_sentence(waiting))
-        if args.cite:
-            lines += ["", *cite(found, facts, revisions)]
-        print("\n".join(lines))
-    return status_of(found, args.require)
+    content = record(found, facts)
+    content["unfinished"] = [{"name": name, "state": state} for name, state in waiting.items()]
+    content["commands_for_more_seeds"] = commands
+    lines = summary(found, facts, commands, unfinished_sentence(waiting))
+    is_cited = args.cite or args.latex
+    return show(args, found, content, "\n".join(lines), *(documents_and_code(revisions) if is_cited else ()))
 
 
 @exit_with_status

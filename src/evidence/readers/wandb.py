@@ -1,0 +1,23 @@
+"""W&B's export of its table of runs: a row for each, with its state, configuration and last metrics."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from evidence.errors import WrongInput
+from evidence.rows import Choice, one_of
+
+
+def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict], str]:
+    """Return a single loss of each finished run, with W&B's `Group`."""
+    every = [row | {"path": path} for path, rows in rows_of.items() for row in rows]
+    finished = [row for row in every if row["State"] == "finished"]
+    if not finished:
+        raise WrongInput(f"{every[0]['path']}: has no run whose State is finished")
+    losses = [name for name in every[0] if "loss" in name.lower()]
+    metric = one_of(every[0]["path"], "--metric", choice.metric, list(every[0]) if choice.metric else losses)
+    rows = []
+    for row in finished:
+        run = {"path": row["path"], "run": row["Name"], "seed": row.get("seed"), "group": row.get("Group")}
+        loss = {"loss": row.get(metric), "metric": metric, "higher_is_better": choice.better == "higher"}
+        rows.append(run | loss)
+    return rows, f"W&B's export, {metric} of the {len(rows)} finished runs of {len(every)}"
