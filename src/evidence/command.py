@@ -32,7 +32,7 @@ PIPE_CLOSED = 141  # by its reader, such as head
 BUG = 70  # of this program: the status of Python, 1, would be an answer
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the arguments."""
     as_it_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("evidence", description=__doc__, formatter_class=as_it_is)
@@ -71,7 +71,7 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def compare_tables(args: argparse.Namespace, runs: list[Run]) -> int:
-    """Print the answers, the baseline first; return the status of `status_of`."""
+    """Print the answers, the baseline first; return the status of `show`."""
     found = compare(runs, options_of(args))
     return show(args, found, record(found), text(found))
 

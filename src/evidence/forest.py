@@ -24,8 +24,7 @@ def forest(found: Comparisons, path: Path) -> None:
         estimates = [each.seeds if basis == SEEDS else each.documents for each in found.differences]
         values = np.array([each.value if each.low is not None else np.nan for each in estimates])  # not drawn
         ends = np.array([(each.low, each.high) for each in estimates], float).T
-        errors = abs(ends - values)
-        axes.errorbar(values, rows + offset, xerr=errors, fmt=marker, color=color, capsize=4, label=f"over {basis}")
+        axes.errorbar(values, rows + offset, xerr=abs(ends - values), fmt=marker, color=color, label=f"over {basis}")
 
     measure = found.groups[0].runs[0].measure
     better = "higher" if measure.is_higher_better else "lower"

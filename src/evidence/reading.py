@@ -24,7 +24,7 @@ def read_runs(paths: Iterable[Path], choice: Choice) -> list[Run]:
     rows_of = {path: read_rows(path) for path in files}
     readers = {reader_of(rows[0]) for rows in rows_of.values()}
     if len(readers) > 1:
-        raise WrongInput(f"{', '.join(map(str, files))}: are of several kinds; give files of one")
+        raise WrongInput(f"{files[0]}: the other files are of another kind; give files of one kind")
     rows, kind = readers.pop().read(rows_of, choice)
     return table.make_runs(rows, kind)
 

@@ -24,7 +24,6 @@ class Choice(NamedTuple):
 
 def read_rows(path: Path) -> list[dict]:
     """Return the rows of a file, at least one."""
-    rows: list[dict]
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq  # only readers of such files need it

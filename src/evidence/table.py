@@ -85,8 +85,10 @@ def make_run(where: str, rows: Sequence[Row], documents: Sequence[str]) -> Run:
     for row in rows:
         document = str(row.get("document", ""))
         if document in values and column != "score":
-            remedy = "a run has one row for it, and several seeds of a run need a column seed"
-            raise WrongInput(f"{where}: has document {document} twice; {remedy}")
+            raise WrongInput(
+                f"{where}: has document {document} twice; "
+                "a run has one row for it, and several seeds of a run need a column seed"
+            )
         values[document] += number(where, row, column)
         sizes[document] += int(number(where, row, "utf8_bytes", is_whole=True)) if column == "nats" else 1
         source_of[document] = text_of(row.get("source"))

@@ -116,7 +116,7 @@ def read_tables_and_runs(args: argparse.Namespace) -> list[Run]:
 
 
 def compare_revisions(args: argparse.Namespace) -> int:
-    """Compare recorded runs, and print the answer. Return the status of `status_of`."""
+    """Compare recorded runs, and print the answer. Return the status of `show`."""
     patterns = [name for name in args.names if is_pattern(name)]
     waiting = unfinished(patterns) if patterns else {}
     names = matching(args.names)
