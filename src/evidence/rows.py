@@ -51,9 +51,7 @@ def read_csv(path: Path) -> list[dict]:
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         first_line = file.readline()
         delimiter = max(DELIMITERS, key=first_line.count)
-        if first_line.startswith("sep="):  # of Excel
-            delimiter = first_line[4]
-        else:
+        if not first_line.startswith("sep="):  # of Excel
             file.seek(0)
         reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
         rows = list(reader)
