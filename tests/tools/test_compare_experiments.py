@@ -106,7 +106,8 @@ def test_two_tokenizers_are_compared_by_the_bits_of_their_documents(workspace, c
     assert f"{of_vocab - of_base:+.4f} bits per byte (95 % interval over 38 documents " in cited
     caption, signature = cited.splitlines()[-2:]
     assert caption.startswith(f"Table: Values in bits per byte on 38 documents of {source['name']}; lower is better.")
-    assert caption.endswith(f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}.")
+    text = f"Text: SHA-256 {source['text_sha256'][:12]}. The runs started from {start[:12]}, {later[:12]}."
+    assert caption.endswith(text)
     assert signature == f"Signature: {comparison['signature']}"
 
 
