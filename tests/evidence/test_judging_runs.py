@@ -258,14 +258,27 @@ def test_hooks_do_not_run(night):
 
 @pytest.mark.parametrize(
     ("name", "is_refused"),
-    [("csv.py", True), ("numpy/__init__.py", True), ("lib/json.py", True), ("model/csv.py", False)],
+    [
+        ("csv.py", True),
+        ("numpy/__init__.py", True),
+        ("lib/json.py", True),
+        ("model/csv.py", False),
+        ("prüfung/__init__.py", True),
+        ("lib/prüfung.py", True),
+        ("model/loss/__init__.pyc", True),
+    ],
 )
 def test_a_new_file_that_shadows_a_module_is_refused(night, name, is_refused):
-    for file in ("model/__init__.py", name):
+    """A package is imported in place of the module beside it, which is fixed."""
+    for file in ("model/__init__.py", "model/loss.py"):
         Path(file).parent.mkdir(exist_ok=True)
-        Path(file).write_text("# what prüfung.py would import\n")
+        Path(file).touch()
+    commit("A package")
+    change("gain=0.02", "gain=0.04")
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("# what prüfung.py would import\n")
 
-    status, message = judge("HEAD~1", "--seeds", "2")
+    status, message = judge("HEAD", "--seeds", "2", "--fixed", "model/loss.py")
 
     assert status == (4 if is_refused else 3)
     assert (f"{name} would be imported in place of the module" in message) == is_refused

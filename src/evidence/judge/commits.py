@@ -135,27 +135,33 @@ def files_of(commit: Commit) -> list[str]:
 def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], fixed: Sequence[str]) -> None:
     """Raise Forged if the candidate changes a file below a path of `fixed`, or, of another one, not of `may_change`.
 
-    With an empty `may_change` all other files may change.
+    With an empty `may_change` all other files may change. A new file that shadows a module may not.
     """
     for file in changed_files(base, candidate):
         if is_below(file, fixed) or (may_change and not is_below(file, may_change)):
             reason = "may not change, because it decides how a model is scored or what it reads"
             raise Forged(f"{file} differs from {base.short}; it {reason}; judge from a commit that has the new file")
+    reject_shadowing(base, candidate, [Path(os.path.splitext(path)[0]) for path in fixed])
 
 
-def reject_shadowing(base: Commit, candidate: Commit) -> None:
-    """Raise Forged if a new file of the candidate would be imported in place of a module of Python or of a package."""
+def reject_shadowing(base: Commit, candidate: Commit, fixed: Sequence[Path]) -> None:
+    """Raise Forged if a new file of the candidate would be imported in place of a module that scores.
+
+    That is one of Python or of a package, or one that is `fixed`: Python takes a package score/ before score.py.
+    """
     suffixes = tuple(importlib.machinery.all_suffixes())
     new_code = [Path(file) for file in changed_files(base, candidate, kind="A") if file.endswith(suffixes)]
     if not new_code:
         return
     known = sys.stdlib_module_names | importlib.metadata.packages_distributions().keys()
+    known |= {module.name for module in fixed}
     packages = {Path(file).parent for file in files_of(candidate) if Path(file).name == "__init__.py"}
     for path in new_code:
-        module = path.parent if path.name == "__init__.py" else path
-        name = module.name.split(".")[0]
-        if module.parent not in packages and name in known:
-            found = f"{path} would be imported in place of the module {name}"
+        module = path.with_name(path.name.split(".")[0])
+        if module.name == "__init__":
+            module = module.parent
+        if module in fixed or (module.name in known and module.parent not in packages):
+            found = f"{path} would be imported in place of the module {module.name}"
             raise Forged(f"{found}, also by code that scores; give it another name")
 
 

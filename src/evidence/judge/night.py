@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from evidence.difference import Options, difference
 from evidence.errors import Busy, CandidateCrashed, RunFailed, WrongInput
-from evidence.judge.commits import Commit, own_folder, reject_shadowing
+from evidence.judge.commits import Commit, own_folder
 from evidence.judge.decision import DIGITS, LOOKS, MOST_SEEDS, Figures, Fresh, agrees
 from evidence.judge.judgements import (
     JUDGEMENTS,
@@ -51,7 +51,6 @@ def judge_candidate(
     """Judge a candidate with more and more seeds until it is decided, or has `most_seeds`; record each judgement."""
     if base.tree == candidate.tree:
         raise WrongInput(f"nothing differs from {base.short}; change something, or name an earlier commit as base")
-    reject_shadowing(base, candidate)
     pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", first_seed, least_gain)
     with only_judge():
         previous = read_judgements()
