@@ -89,7 +89,7 @@ def judged_night(rng: np.random.Generator, night: Night) -> dict[str, int]:
         name = str(number)
         change = night.change(rng, effect < 0)
         candidate = night.losses(rng, change, base)
-        pair = Pair(base_name, name, base_name, name, "", "", 1, 0.0)
+        pair = Pair(base_name, name, base_name, name, "", "", "", 1, 0.0)
         fresh = functools.partial(night.fresh, rng, [*kept, change], effect)
         judged = judge_change(former, pair, mean + base, mean + effect + candidate, fresh)
         if judged.is_kept:
@@ -113,16 +113,15 @@ def judge_change(
     former: list[Judgement], pair: Pair, base: np.ndarray, candidate: np.ndarray, fresh: Callable[[], Fresh]
 ) -> Judgement:
     """Judge a change with ever more seeds until it is decided; both sides have the losses of MOST_SEEDS runs."""
-    seeds = LOOKS[0]
-    while True:
+    for seeds in LOOKS:
         figures = figures_of(base[: seeds_of_base(seeds)], candidate[:seeds])
         judged = judge(former, pair, figures)
         if judged.is_kept:
             judged = judge(former, pair, figures, fresh())
         former.append(judged)
-        seeds += judged.decision.more_seeds
-        if not judged.decision.more_seeds:
-            return judged
+        if judged.decision.answer != "undecided":
+            break
+    return judged
 
 
 def figures_of(base: np.ndarray, candidate: np.ndarray) -> Figures:

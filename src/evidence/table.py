@@ -66,10 +66,10 @@ def make_runs(rows: Iterable[Row], kind: str) -> list[Run]:
     return runs
 
 
-def read_losses(path: Path, seed: int | None = None) -> Run:
-    """Return the losses of the run that a table is of, which needs no column `run`; its documents in order of name."""
+def read_run(path: Path, seed: int | None = None, compared: str = "nats") -> Run:
+    """Return the run that a table is of, which needs no column `run`; its documents in order of name."""
     rows = read_rows(path)
-    require(path, rows[0], COLUMNS["nats"][1:])
+    require(path, rows[0], COLUMNS[compared][1:])
     rows.sort(key=lambda row: str(row["document"]))
     return replace(make_run(str(path), rows, ()), name=path.stem, seed=seed, configuration="", label="")
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from evidence.errors import EvidenceError
-from evidence.judge import cli, kept
+from evidence.judge import LEFT_OUT, cli, kept
 from evidence.judge import night as night_module
 from evidence.judge.commits import own_folder, read_commit
 from evidence.judge.judgements import columns
@@ -35,7 +35,9 @@ BEGIN {
         loss = 1 - gain + 0.1 * noise(i + 1) + 0.02 * noise(seed) + 0.004 * noise(seed + 100 * i + 77 * gain)
         size = 100 + i
         printf "%d,%.9f,%d\\n", i, size * loss, size
+        sum += loss
     }
+    print "loss 9.9\\nloss " sum / 30 > "/dev/stderr"
 }' > "$LOSSES"
 """
 # The command in a process of its own.
@@ -148,7 +150,7 @@ def test_uncommitted_changes_are_judged_by_name_and_the_index_stays(night):
 
     judge("HEAD", "--seeds", "2")
 
-    assert Path("judgements.csv").read_text().count('"uncommitted: a.txt, b.txt, c.txt and 1 more"') == 1
+    assert Path("judgements.csv").read_text().count('"uncommitted: a.txt, b.txt, c.txt …"') == 1
     assert git("diff", "--cached", "--name-only") == ""
 
 
@@ -189,13 +191,16 @@ def test_what_stays_of_a_run_is_its_table_also_after_a_judge_that_was_killed(nig
 
 
 def test_a_run_counts_as_long_as_its_command_inputs_and_packages_stay(night, monkeypatch, capsys):
-    """Its program may be in another place."""
+    """Its program may be in another place. A folder that Git ignores is linked into the worktree."""
     assert f"numpy=={np.__version__}" in kept.python_and_packages()
-    text = Path(".git/text")
+    Path(".gitignore").write_text("data/")
+    change("gain=0.02", "cat data/text || exit 1")
+    text = Path("data/text")
+    text.parent.mkdir()
     text.write_text("one")
 
     def count_runs(command: str = "sh train.sh") -> int:
-        judge("HEAD~1", "--input", str(text), "--seeds", "2", "--run", command)
+        assert judge("HEAD", "--input", "data", "--seeds", "2", "--run", command) == (1, "")
         return capsys.readouterr().err.count("running")
 
     assert count_runs() == 7
@@ -208,6 +213,50 @@ def test_a_run_counts_as_long_as_its_command_inputs_and_packages_stay(night, mon
     assert count_runs() == 7
 
 
+METRIC = ("--metric", r"loss (\S+)")
+
+
+@pytest.mark.parametrize(("options", "status", "sign"), [([], 0, 1), (["--higher-is-better"], 1, -1)])
+def test_the_last_number_that_matches_is_judged_over_seeds_alone(night, capsys, options, status, sign):
+    change('"$LOSSES"', "/dev/null", "Without a table")
+    change("gain=0.02", "gain=0.04")
+
+    assert judge("HEAD", *METRIC, *options, "--json") == (status, "")
+
+    document = json.loads(capsys.readouterr().out)
+    check_document(document)
+    assert document["metric"] == f"{'minimize' if sign == 1 else 'maximize'} {METRIC[1]}"
+    assert document["pairs_mean"] * sign == pytest.approx(-0.02, abs=0.002)
+    assert document["base_mean"] * sign == pytest.approx(1, abs=0.1)
+    assert document["documents_high"] is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "status", "said"),
+    [
+        (r"bits (\d+)", 5, r"gave no result: nothing that it printed matches bits (\d+)"),
+        ("(los)s", 5, "could not convert string to float: 'los'"),
+        ("loss (.)", 5, "it ignores SEED, or rounds them"),
+        (r"(loss) (\S+)", 2, "it must be a pattern with one group"),
+        ("loss (", 2, "it must be a pattern with one group"),
+    ],
+)
+def test_a_pattern_that_gives_no_number_is_refused(night, pattern, status, said):
+    found, message = judge("HEAD~1", "--metric", pattern)
+
+    assert found == status
+    assert said in message
+
+
+def test_a_candidate_whose_number_is_nan_crashed(night):
+    change("sum / 30", '"nan"', "Diverges")
+
+    status, message = judge("HEAD~1", *METRIC)
+
+    assert status == 6
+    assert "is nan; it must be a finite number" in message
+
+
 # What would keep a change that is no gain.
 
 
@@ -215,9 +264,9 @@ def test_losses_that_another_run_left_for_a_change_are_not_believed_without_a_ne
     """A run may write tables for the next commit."""
     judge()
     runner = kept.Runner(("sh", "train.sh"))
-    of_gain = kept.folder_of(runner, read_commit("HEAD", cli.LEFT_OUT))
+    of_gain = kept.folder_of(runner, read_commit("HEAD", LEFT_OUT))
     change("gain=0.02", "gain=0.001", "Hardly a gain")
-    shutil.copytree(of_gain, kept.folder_of(runner, read_commit("HEAD", cli.LEFT_OUT)))
+    shutil.copytree(of_gain, kept.folder_of(runner, read_commit("HEAD", LEFT_OUT)))
 
     status, message = judge("HEAD~2")
 
@@ -288,7 +337,7 @@ def test_a_new_file_that_shadows_a_module_is_refused(night, name, is_refused):
 
 CANDIDATES = {
     "it fails": ("gain=0.02", "echo no idea\nexit 1", 6, "ended with status 1"),
-    "it writes no table": ("$LOSSES", "other.csv", 6, "wrote no losses"),
+    "it writes no table": ("$LOSSES", "other.csv", 6, "gave no result"),
     "a loss is nan": ("%.9f", "nan", 6, "nats of document 0 is nan"),
     "a document is scored twice": ('", i, size', '", i % 29, size', 6, "has document 0 twice"),
     "one long document": (
@@ -298,7 +347,8 @@ CANDIDATES = {
         "30 documents, which count like 1.1 of equal length: document 7 has 97 % of the bytes",
     ),
     "documents of another size": ("size = 100 + i", "size = 99 + i", 6, "scored other documents"),
-    "the seed is ignored": ('"$SEED"', "1", 6, "ignores SEED"),
+    "the seed is ignored": ('"$SEED"', "1", 6, "it ignores SEED, or rounds them; set the seed where"),
+    "it reads ignored data": ("gain=0.02", "cat data.bin || exit 1", 6, "name them with --input"),
     "the disk is full": ("gain=0.02", "exit 5", 5, "ended with status 5"),
     "it was killed": ("gain=0.02", "kill -9 $$", 5, "ended with status 137"),
 }
@@ -317,7 +367,16 @@ def test_a_candidate_that_crashed_and_a_machine_that_failed_have_statuses_of_the
     assert not Path("judgements.csv").exists()
     assert (document["exit_status"], document["reason"]) == (status, message)
     assert document["answer"] == ("crashed" if status == 6 else "none")
-    assert document["log"] == (["no idea"] if case == "it fails" else [])
+    assert ("no idea" in document["log"]) == (case == "it fails")
+
+
+@pytest.mark.parametrize("command", ["./train.sh", "sh train.sh"])
+def test_a_script_with_the_line_ends_of_windows_is_named(night, command):
+    Path("train.sh").chmod(0o755)
+    change("\ngain=0.02", "#!/bin/sh\r\nexit 1\r", "Written on Windows")
+    change("exit 1", "exit 2")
+
+    assert f"{command.split()[-1]} has line ends of Windows" in judge("HEAD", "--run", command)[1]
 
 
 def test_a_judge_that_is_asked_to_end_ends_the_run_with_all_that_it_started(night, tmp_path):
@@ -355,7 +414,7 @@ def test_a_second_judge_is_told_that_the_first_one_works(night):
         ("HEAD~1", ["--seeds", "1"], 2, "--seeds is 1; it must be from 2 to 12"),
         ("HEAD~1", ["--least-gain", "-1"], 2, "--least-gain is -1"),
         ("HEAD~1", ["--fixed", "scores.py"], 2, "--fixed is scores.py, which"),
-        ("HEAD~1", ["--input", "none.bin"], 2, "--input is none.bin; it must be a file"),
+        ("HEAD~1", ["--input", "none.bin"], 2, "--input is none.bin; it must be a file or a folder"),
         ("HEAD~1", ["--run", ""], 2, "--run is empty; it must be a program and its arguments"),
         ("HEAD~1", ["--run", "cd . && python"], 5, "cannot start: cd: No such file or directory; it must be a program"),
     ],

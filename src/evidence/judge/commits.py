@@ -16,8 +16,13 @@ from evidence.errors import Forged, RunFailed, WrongInput
 
 # By a hook of Git they would name its repository.
 OF_A_HOOK = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
-    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 )
 IDENTITY = ("-c", "user.name=judge", "-c", "user.email=judge@localhost")
 NAMED = 3  # changed files that the name of uncommitted changes lists
@@ -64,8 +69,7 @@ def read_commit(revision: str, left_out: Sequence[str]) -> Commit:
     try:
         found = git("rev-parse", "--verify", f"{revision}^{{commit}}")
     except RunFailed:
-        remedy = "`git log --oneline` and `git branch` list some"
-        raise WrongInput(f"{revision} is not a Git revision; {remedy}") from None
+        raise WrongInput(f"{revision} is not a Git revision; `git log --oneline` and `git branch` list some") from None
     return Commit(found, tree_of(found, left_out), git("log", "-1", "--format=%s", found))
 
 
@@ -104,8 +108,7 @@ def commit_of_workspace(left_out: Sequence[str]) -> Commit:
     changed = names_in(git("diff-tree", "-r", "-z", "--name-only", "--no-renames", "HEAD", tree))
     if not changed:
         return head
-    more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
-    message = f"uncommitted: {', '.join(changed[:NAMED])}{more}"
+    message = f"uncommitted: {', '.join(changed[:NAMED])}{' …' if len(changed) > NAMED else ''}"
     return read_commit(git(*IDENTITY, "commit-tree", tree, "-p", "HEAD", "-m", message), left_out)
 
 
@@ -139,8 +142,8 @@ def reject_changed(base: Commit, candidate: Commit, may_change: Sequence[str], f
     """
     for file in changed_files(base, candidate):
         if is_below(file, fixed) or (may_change and not is_below(file, may_change)):
-            reason = "may not change, because it decides how a model is scored or what it reads"
-            raise Forged(f"{file} differs from {base.short}; it {reason}; judge from a commit that has the new file")
+            reason = "it may not change, because it decides how a model is scored or what it reads"
+            raise Forged(f"{file} differs from {base.short}; {reason}; judge from a commit that has the new file")
     reject_shadowing(base, candidate, [Path(os.path.splitext(path)[0]) for path in fixed])
 
 
@@ -161,8 +164,8 @@ def reject_shadowing(base: Commit, candidate: Commit, fixed: Sequence[Path]) -> 
         if module.name == "__init__":
             module = module.parent
         if module in fixed or (module.name in known and module.parent not in packages):
-            found = f"{path} would be imported in place of the module {module.name}"
-            raise Forged(f"{found}, also by code that scores; give it another name")
+            reason = "also by code that scores; give it another name"
+            raise Forged(f"{path} would be imported in place of the module {module.name}, {reason}")
 
 
 def reject_absent(base: Commit, paths: Sequence[str]) -> None:
@@ -175,7 +178,7 @@ def reject_absent(base: Commit, paths: Sequence[str]) -> None:
 
 def is_below(file: str, paths: Sequence[str]) -> bool:
     """Return whether a file is one of the paths, or in one of these folders."""
-    return any(Path(file).is_relative_to(Path(path)) for path in paths)
+    return any(Path(file).is_relative_to(path) for path in paths)
 
 
 def own_folder() -> Path:

@@ -35,7 +35,8 @@ class Figures(NamedTuple):
     """What the runs of two sides gave, in the unit of the losses; differences are candidate - base.
 
     A side has `seeds` runs of the candidate, with seeds that the base has too, and `base_seeds` of the base. The
-    interval over documents is the 95 % one of the pairs' mean; None if the documents are too few.
+    interval over documents is the 95 % one of the pairs' mean; None if all documents change alike, or a run gives only
+    one number.
     """
 
     seeds: int
@@ -90,7 +91,6 @@ class Decision(NamedTuple):
     p: float
     level: float
     answer: str  # keep, reject or undecided
-    more_seeds: int  # of the candidate, that an undecided judgement asks for
     reason: str
     pairs: Spread  # moderated
     is_candidate_wide: bool  # far wider than the others
@@ -135,22 +135,23 @@ def p_of(measured: Measured, least_gain: float) -> float:
 
 
 def decide(figures: Figures, pairs: Spread, sides: Spread, level: float, least_gain: float = 0.0) -> Decision:
-    """Return the answer to the figures of a judgement at its level; a gain must be larger than `least_gain`."""
+    """Return the answer to the figures of a judgement at its level; a gain must be larger than `least_gain`.
+
+    Seeds alone decide if there is no interval over documents.
+    """
     of_pairs = moderated(figures.pairs, pairs, MOST_POOLED["pairs"])
     measured = measure(figures, of_pairs, sides)
     p = p_of(measured, least_gain)
-    over_documents = figures.documents_high is not None and figures.documents_high < 0
+    over_documents = figures.documents_high is None or figures.documents_high < 0
     answer = "reject"
-    more_seeds = 0
 
     # Keep what is better over seeds and over documents. Ask for more seeds where they could still show a gain.
     if p <= level and over_documents and figures.seeds >= KEEP_FROM:
         answer = "keep"
-        reason = "better over seeds and over documents"
+        reason = "better over seeds" if figures.documents_high is None else "better over seeds and over documents"
     elif could_be_shown(figures, measured, level, least_gain):
         answer = "undecided"
         reason = f"{MOST_SEEDS} seeds could show such a gain"
-        more_seeds = seeds_to_next_look(figures.seeds)
     elif measured.difference >= 0:
         reason = "not better"
     elif measured.difference >= -least_gain:
@@ -163,22 +164,16 @@ def decide(figures: Figures, pairs: Spread, sides: Spread, level: float, least_g
     # The base is one of the sides that the candidate is like, or far wider than.
     is_candidate_wide = is_wide(figures.candidate, pooled([sides, figures.base]))
     are_pairs_wide = is_candidate_wide or is_wide(figures.pairs, pairs)
-    return Decision(measured, p, level, answer, more_seeds, reason, of_pairs, is_candidate_wide, are_pairs_wide)
-
-
-def seeds_to_next_look(seeds: int) -> int:
-    """Return how many seeds are missing until the next look; 0 after the last one."""
-    return next((look - seeds for look in LOOKS if look > seeds), 0)
+    return Decision(measured, p, level, answer, reason, of_pairs, is_candidate_wide, are_pairs_wide)
 
 
 def confirm(decision: Decision, seeds: int, fresh: Fresh) -> Decision:
     """Return the decision to keep a change after `seeds` if it is better with a fresh seed, too; else another one."""
     if fresh.difference < 0:
         return decision
-    more_seeds = seeds_to_next_look(seeds)
-    answer = "undecided" if more_seeds else "reject"
+    answer = "undecided" if seeds < MOST_SEEDS else "reject"
     reason = f"not better with seed {fresh.seed}, which nobody had run"
-    return decision._replace(answer=answer, more_seeds=more_seeds, reason=reason)
+    return decision._replace(answer=answer, reason=reason)
 
 
 def agrees(decision: Decision, figures: Figures, fresh: Fresh) -> bool:

@@ -12,8 +12,10 @@ from evidence.judge.levels import next_level
 from evidence.spread import Spread, pooled
 
 JUDGEMENTS = Path("judgements.csv")
+TEMPORARY = f".{JUDGEMENTS}.tmp"
 RESTORE = f"`git restore {JUDGEMENTS}` brings the committed file back"
 FRESH = ("fresh_seed", "fresh_base", "fresh_candidate")
+NONE = Spread(0.0, 0)
 
 
 class Pair(NamedTuple):
@@ -24,9 +26,15 @@ class Pair(NamedTuple):
     base_tree: str  # hash of the files of the commit, which is equal for a change that was made and undone
     candidate_tree: str
     change: str  # first line of the candidate's message
-    text: str  # hash of the validation documents
+    text: str  # hash of the validation documents, or of the name of the metric
+    metric: str  # the number that runs print, "" if they write losses of documents
     first_seed: int
     least_gain: float  # a smaller gain is not worth keeping
+
+    @property
+    def rule(self) -> tuple:
+        """Return what decides the figures and the answer of a judgement, with the number of seeds."""
+        return self.base_tree, self.candidate_tree, self.metric, self.first_seed, self.least_gain
 
 
 class Judgement(NamedTuple):
@@ -44,19 +52,12 @@ class Judgement(NamedTuple):
         """Return whether the change was kept."""
         return self.decision.answer == "keep"
 
-    def is_of(self, pair: Pair, seeds: int) -> bool:
-        """Return whether it judged the files of these commits by the same rule with these seeds."""
-        own = self.pair
-        same_files = (own.base_tree, own.candidate_tree) == (pair.base_tree, pair.candidate_tree)
-        same_rule = (own.first_seed, own.least_gain) == (pair.first_seed, pair.least_gain)
-        return same_files and same_rule and self.figures.seeds == seeds
-
     def as_dict(self) -> dict[str, object]:
         """Return the columns of the row by name."""
         decision = self.decision
         decided = [*decision.measured, decision.p, decision.level]
         fresh = self.fresh or [None] * len(FRESH)
-        values = [self.number, *self.pair, *self.figures, *decided, *fresh, decision.answer, decision.more_seeds]
+        values = [self.number, *self.pair, *self.figures, *decided, *fresh, decision.answer]
         return dict(zip(columns(), values, strict=True))
 
 
@@ -92,8 +93,8 @@ def spreads_of_others(previous: Sequence[Judgement], pair: Pair) -> tuple[Spread
     Of each the judgement with the most seeds counts, and none that is far wider than the others.
     """
     own = (pair.base_tree, pair.candidate_tree)
-    pairs: dict[tuple[str, str], tuple[Spread, bool]] = {}  # with whether it is wide
-    sides: dict[str, tuple[Spread, bool]] = {}
+    pairs: dict[tuple[str, str], Spread] = {}
+    sides: dict[str, Spread] = {}
     for judged in previous:
         if judged.pair.text != pair.text:
             continue
@@ -101,19 +102,18 @@ def spreads_of_others(previous: Sequence[Judgement], pair: Pair) -> tuple[Spread
         base = judged.pair.base_tree
         candidate = judged.pair.candidate_tree
         if (base, candidate) != own:
-            pairs[base, candidate] = (figures.pairs, judged.decision.are_pairs_wide)
-        of_both = {base: (figures.base, False), candidate: (figures.candidate, judged.decision.is_candidate_wide)}
-        for tree, side in of_both.items():
-            has_more = tree not in sides or sides[tree][0].degrees_of_freedom <= side[0].degrees_of_freedom
+            pairs[base, candidate] = NONE if judged.decision.are_pairs_wide else figures.pairs
+        of_candidate = NONE if judged.decision.is_candidate_wide else figures.candidate
+        for tree, side in ((base, figures.base), (candidate, of_candidate)):
+            has_more = sides.get(tree, NONE).degrees_of_freedom <= side.degrees_of_freedom
             if has_more and tree not in own:
                 sides[tree] = side
-    of_pairs, of_sides = ([each for each, wide in found.values() if not wide] for found in (pairs, sides))
-    return pooled(of_pairs), pooled(of_sides)
+    return pooled([*pairs.values()]), pooled([*sides.values()])
 
 
 def columns() -> list[str]:
     """Return the names of the columns."""
-    decided = ["p", "level", *FRESH, "answer", "more_seeds"]
+    decided = ["p", "level", *FRESH, "answer"]
     return ["judgement", *Pair._fields, *Figures._fields, *Measured._fields, *decided]
 
 
@@ -129,34 +129,33 @@ def written(value: object) -> str:
     return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
 
 
-def write_judgements(judgements: Sequence[Judgement], path: Path = JUDGEMENTS) -> None:
+def write_judgements(judgements: Sequence[Judgement]) -> None:
     """Write the file, complete or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8", newline="") as file:
+    with open(TEMPORARY, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns())
         writer.writerows(row_of(judgement) for judgement in judgements)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    os.replace(TEMPORARY, JUDGEMENTS)
 
 
-def read_judgements(path: Path = JUDGEMENTS) -> list[Judgement]:
+def read_judgements() -> list[Judgement]:
     """Read the file, [] if there is none.
 
     Raise Forged if a line is not a row, or what was decided does not follow from the rows before. A row that is missing
     at the end is not noticed: the history of the file in Git shows it.
     """
-    if not path.exists():
+    if not JUDGEMENTS.exists():
         return []
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(JUDGEMENTS, encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
     if not rows or rows[0] != columns():
-        raise Forged(f"{path}: line 1 must be {','.join(columns())}; {RESTORE}")
+        raise Forged(f"{JUDGEMENTS}: line 1 must be {','.join(columns())}; {RESTORE}")
 
     judgements: list[Judgement] = []
     for line, row in enumerate(rows[1:], start=2):
-        where = f"{path}: line {line}"
+        where = f"{JUDGEMENTS}: line {line}"
         try:
             judgement = judge(judgements, *parse(row))
         except (TypeError, ValueError) as error:

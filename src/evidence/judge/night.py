@@ -49,9 +49,16 @@ def judge_candidate(
     least_gain: float,
 ) -> Judgement:
     """Judge a candidate with more and more seeds until it is decided, or has `most_seeds`; record each judgement."""
+    if not LOOKS[0] <= most_seeds <= MOST_SEEDS:
+        raise WrongInput(f"--seeds is {most_seeds}; it must be from {LOOKS[0]} to {MOST_SEEDS}")
+    if least_gain < 0:
+        raise WrongInput(f"--least-gain is {least_gain:g}; it must be at least 0")
     if base.tree == candidate.tree:
         raise WrongInput(f"nothing differs from {base.short}; change something, or name an earlier commit as base")
-    pair = Pair(base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", first_seed, least_gain)
+    metric = str(runner.metric or "")
+    pair = Pair(
+        base.hash, candidate.hash, base.tree, candidate.tree, candidate.subject, "", metric, first_seed, least_gain
+    )
     with only_judge():
         previous = read_judgements()
         for num_seeds in sorted({min(look, most_seeds) for look in LOOKS}):
@@ -73,18 +80,18 @@ def judge_once(
     """Return the judgement with these seeds, and record it; one that is recorded must have the same figures."""
     # Run what is missing.
     first = pair.first_seed
-    of_base = losses_of(runner, base, range(first, first + seeds_of_base(num_seeds)), is_base=True)
-    of_candidate = losses_of(runner, candidate, range(first, first + num_seeds), is_base=False)
+    of_base = losses_of(runner, base, range(first, first + seeds_of_base(num_seeds)), RunFailed)
+    of_candidate = losses_of(runner, candidate, range(first, first + num_seeds), CandidateCrashed)
     reject_other_documents(base, candidate, [*of_base, *of_candidate])
     figures = figures_of(of_base, of_candidate)
     pair = pair._replace(text=text_hash(of_base[0]))
 
     # A change that was judged before has its row.
-    recorded = next((each for each in previous if each.is_of(pair, num_seeds)), None)
-    if recorded:
-        again = judge(previous[: recorded.number - 1], recorded.pair._replace(text=pair.text), figures, recorded.fresh)
-        where = f"{JUDGEMENTS}: judgement {recorded.number}"
-        reject_difference(row_of(recorded), row_of(again), where, "its runs")
+    same = [each for each in previous if each.pair.rule == pair.rule and each.figures.seeds == num_seeds]
+    if same:
+        recorded = same[0]
+        again = recorded._replace(pair=recorded.pair._replace(text=pair.text), figures=figures)
+        reject_difference(row_of(recorded), row_of(again), f"{JUDGEMENTS}: judgement {recorded.number}", "its runs")
         return recorded
 
     # One that is about to be kept must be better with a seed that nobody ran, too.
@@ -97,7 +104,8 @@ def judge_once(
         else:
             found = f"{fresh.difference:+.4f} with seed {fresh.seed}, {figures.pairs_mean:+.4f} in kept runs"
             folders = f"{folder_of(runner, base)} and {folder_of(runner, candidate)}"
-            raise RunFailed(f"new runs disagree with kept ones: {found}; remove {folders}, and judge again")
+            remedy = f"name data outside Git with --input, or remove {folders}, and judge again"
+            raise RunFailed(f"new runs disagree with kept ones: {found}; {remedy}")
         judged = judge(previous, pair, figures, fresh)
     previous.append(judged)
     write_judgements(previous)
@@ -107,8 +115,8 @@ def judge_once(
 def fresh_runs(runner: Runner, base: Commit, candidate: Commit, kept: Run) -> Fresh:
     """Run both sides with a seed at random, and return their losses on the documents of the kept runs."""
     seed = secrets.choice(FRESH_SEEDS)
-    of_base = run_fresh(runner, base, seed, is_base=True)
-    of_candidate = run_fresh(runner, candidate, seed, is_base=False)
+    of_base = run_fresh(runner, base, seed, RunFailed)
+    of_candidate = run_fresh(runner, candidate, seed, CandidateCrashed)
     reject_other_documents(base, candidate, [kept, of_base, of_candidate])
     return Fresh(seed, rounded(of_base.score), rounded(of_candidate.score))
 
@@ -129,16 +137,12 @@ def figures_of(of_base: Sequence[Run], of_candidate: Sequence[Run]) -> Figures:
     base = Group("base", list(of_base), [])
     candidate = Group("candidate", list(of_candidate), [])
     found = difference(base, candidate, Options())
-    pairs = found.b.scores - found.a.scores
+    scores = (base.scores, candidate.scores, found.b.scores - found.a.scores)
     return Figures(
-        seeds=len(of_candidate),
-        base_seeds=len(of_base),
-        base_mean=rounded(base.scores.mean()),
-        candidate_mean=rounded(candidate.scores.mean()),
-        pairs_mean=rounded(pairs.mean()),
-        base_sd=rounded(base.scores.std(ddof=1)),
-        candidate_sd=rounded(candidate.scores.std(ddof=1)),
-        pairs_sd=rounded(pairs.std(ddof=1)),
+        len(of_candidate),
+        len(of_base),
+        *(rounded(each.mean()) for each in scores),
+        *(rounded(each.std(ddof=1)) for each in scores),
         documents_low=None if found.documents.low is None else rounded(found.documents.low),
         documents_high=None if found.documents.high is None else rounded(found.documents.high),
     )

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from evidence.errors import EvidenceError, WrongInput
-from evidence.judge.cli import LEFT_OUT, add_arguments, reject_wrong_arguments, say
+from evidence.judge import LEFT_OUT, files_of
+from evidence.judge.cli import add_arguments, say
 from evidence.judge.commits import Commit, commit_of_workspace, git, read_commit, reject_changed
 from evidence.judge.judgements import Judgement
 from evidence.judge.kept import Runner
@@ -81,14 +82,12 @@ def reject_incomparable(base: dict[str, object], candidate: dict[str, object], a
 
 def files_outside_git(params: dict[str, object]) -> tuple[Path, ...]:
     """Return the user's files that decide a run: text, weights and a tokenizer of their own."""
-    folders = [Path(str(params[name])) for name in OUTSIDE_GIT if name in params]
-    found = {path for folder in folders for path in [folder, *folder.rglob("*")] if path.is_file()}
-    return tuple(sorted(found))
+    named = [Path(str(params[name])) for name in OUTSIDE_GIT if name in params]
+    return files_of([path for path in named if path.exists()])
 
 
 def judge(args: argparse.Namespace) -> Judgement:
     """Judge the workspace against the base; record the judgement."""
-    reject_wrong_arguments(args)
     base = read_commit(args.base, DECIDES_NOTHING)
     candidate = commit_of_workspace(DECIDES_NOTHING)
     reject_changed(base, candidate, MAY_CHANGE, SCORES)
@@ -106,7 +105,7 @@ def main(argv: list[str]) -> int:
     """Judge the workspace against the base; return the exit status of the answer."""
     args = parse(argv)
     try:
-        return say(judge, args)
+        return say(lambda: judge(args), args.json)
     except EvidenceError as error:
         raise as_user_error(error) from None
 
