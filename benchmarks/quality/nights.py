@@ -4,7 +4,7 @@ A night tries 100 changes, one after the other, each against the best so far. Lo
 seeds. The code of `evidence judge` makes every judgement. The base keeps its runs for all judgements of a night, so
 these depend on each other. Runs of both sides with the same seed correlate. A wide candidate has a larger spread, and
 no correlation. A fresh pair that disagrees with the others, as 1 % of honest ones do, is not simulated: another seed is
-drawn.
+drawn. In rounded worlds a run prints its loss to half a standard deviation.
 
 Rival rules: the greedy one runs each change once, and keeps it if its loss is the lowest. Three others run three seeds.
 The mean must be lower in 95 % of bootstrap resamples (two more seeds run only if the first one is lower than the mean
@@ -47,6 +47,7 @@ class Night(NamedTuple):
     wide_share: float = 0.0
     wide_factor: float = 10.0  # the spread of a wide candidate
     base_luck: float = 0.0  # by how much all runs of the first base are worse
+    digit: float = 0.0  # the last digit that a run prints; 0: losses are exact
     draw: Callable[[np.random.Generator, int], np.ndarray] = lambda rng, count: rng.normal(0, 1, count)
 
     def effects(self, rng: np.random.Generator) -> np.ndarray:
@@ -62,6 +63,10 @@ class Night(NamedTuple):
         values, shares = zip(*self.correlations, strict=True)
         return Change(rng.choice(values, p=shares), 1.0)
 
+    def printed(self, losses: np.ndarray) -> np.ndarray:
+        """Return losses as a run prints them."""
+        return np.round(losses / self.digit) * self.digit if self.digit else losses
+
     def losses(self, rng: np.random.Generator, change: Change, base: np.ndarray) -> np.ndarray:
         """Return the losses of a change around its mean, for the seeds of `base` (S,)."""
         own = self.draw(rng, len(base))
@@ -73,7 +78,8 @@ class Night(NamedTuple):
         for change in changes:
             base = losses
             losses = self.losses(rng, change, base)
-        return Fresh(10_000, float(base[0]), float(losses[0]) + effect)
+        base, losses = self.printed(base), self.printed(losses + effect)
+        return Fresh(10_000, float(base[0]), float(losses[0]))
 
 
 def judged_night(rng: np.random.Generator, night: Night) -> dict[str, int]:
@@ -91,7 +97,9 @@ def judged_night(rng: np.random.Generator, night: Night) -> dict[str, int]:
         candidate = night.losses(rng, change, base)
         pair = Pair(base_name, name, base_name, name, "", "", "", 1, 0.0)
         fresh = functools.partial(night.fresh, rng, [*kept, change], effect)
-        judged = judge_change(former, pair, mean + base, mean + effect + candidate, fresh)
+        of_base = night.printed(mean + base)
+        of_candidate = night.printed(mean + effect + candidate)
+        judged = judge_change(former, pair, of_base, of_candidate, fresh)
         if judged.is_kept:
             kept_gains += effect < 0
             kept_false += effect >= 0
@@ -125,11 +133,11 @@ def judge_change(
 
 
 def figures_of(base: np.ndarray, candidate: np.ndarray) -> Figures:
-    """Return the figures of two sides; the interval over documents excludes zero, the worst case without a gain."""
+    """Return the figures of two sides of which a run gives one number, or whose documents pass: the worst case."""
     pairs = candidate - base[: len(candidate)]
     means = (float(base.mean()), float(candidate.mean()), float(pairs.mean()))
     deviations = (float(base.std(ddof=1)), float(candidate.std(ddof=1)), float(pairs.std(ddof=1)))
-    return Figures(len(candidate), len(base), *means, *deviations, -1.0, -0.5)
+    return Figures(len(candidate), len(base), *means, *deviations, documents_low=None, documents_high=None)
 
 
 def greedy_night(rng: np.random.Generator, night: Night) -> dict[str, int]:
@@ -230,6 +238,8 @@ WORLDS = {
     "all_changes_heavy_tails": Night(correlations=ALL_CHANGES, draw=heavy_tailed),
     "all_changes_skewed": Night(correlations=ALL_CHANGES, draw=skewed),
     "all_changes_unlucky_base": Night(correlations=ALL_CHANGES, base_luck=0.5),
+    "small_changes_rounded": Night(digit=0.5),
+    "all_changes_rounded": Night(correlations=ALL_CHANGES, digit=0.5),
     "unpaired": Night(correlations=UNPAIRED),
     "unpaired_wide": Night(correlations=UNPAIRED, wide_share=0.1),
 }
