@@ -181,8 +181,8 @@ def test_a_project_in_a_subfolder_of_its_repository(night, monkeypatch):
 
 def test_what_stays_of_a_run_is_its_table_also_after_a_judge_that_was_killed(night):
     folder = own_folder()
-    git("worktree", "add", "--detach", str(folder / "worktree"), "HEAD")
-    (folder / "worktree/half.txt").write_text("written")
+    git("worktree", "add", "--detach", str(folder / "worktree/files"), "HEAD")
+    (folder / "worktree/files/half.txt").write_text("written")
 
     judge("HEAD~1", "--seeds", "2")
 

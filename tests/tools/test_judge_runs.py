@@ -29,7 +29,7 @@ from support.workspace import Workspace
 from tools.judge.cli import DECIDES_NOTHING, MAY_CHANGE, SCORES, files_outside_git, main
 from tools.judge.run import (
     reject_other_run,
-    set_parameters,
+    set_seed,
     write_losses,
 )
 from tools.record.paths import DOCUMENT_LOSSES, TRAIN_METRICS, VALIDATION_SIDECAR
@@ -163,19 +163,12 @@ def clone(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_a_run_has_its_seed_and_the_folders_that_the_worktree_lacks(clone, tmp_path):
-    repository = tmp_path / "repository"
-    for folder in (repository / "data/local", repository / "data/init", clone / "data/init"):
-        folder.mkdir(parents=True)
-        (folder / "README.md").write_text("in Git")
-    (repository / "data/local/own.txt").write_text("not in Git")
+def test_a_run_has_its_seed(clone):
+    before = read_yaml("params.yaml")
 
-    set_parameters(5, repository)
+    set_seed(5)
 
-    params = read_yaml("params.yaml")
-    assert params["train"]["seed"] == 5
-    assert params["local"]["path"] == str(repository / "data/local")
-    assert params["train"]["init_from"] == "data/init"
+    assert read_yaml("params.yaml") == before | {"train": before["train"] | {"seed": 5}}
 
 
 def test_losses_are_named_by_their_text(clone):

@@ -190,11 +190,12 @@ def own_folder() -> Path:
 def worktree(commit: Commit) -> Iterator[Path]:
     """Yield this folder with the files of a commit, which is gone at the end; a killed judge leaves it to the next."""
     folder = own_folder() / "worktree"
+    files = folder / "files"  # a link of an input ../data lies beside it, and goes with it
     remove_worktree(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    git("worktree", "add", "--quiet", "--force", "--detach", str(folder), commit.hash)
+    folder.mkdir(parents=True)
+    git("worktree", "add", "--quiet", "--force", "--detach", str(files), commit.hash)
     try:
-        yield folder / prefix()
+        yield files / prefix()
     finally:
         remove_worktree(folder)
 

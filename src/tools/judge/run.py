@@ -2,11 +2,10 @@
 
     SEED=1 LOSSES=losses.csv REPOSITORY=.. python src judge_run
 
-`judge` sets these variables: the seed, the table to write, and the folder in which it was started, with the user's own
-text. DVC is not used, so that no run can reuse files that another one left behind.
+`judge` sets these variables: the seed, the table to write, and the folder in which it was started. It links the user's
+own text. DVC is not used, so that no run can reuse files that another one left behind.
 """
 
-import copy
 import os
 import shlex
 import shutil
@@ -18,7 +17,6 @@ from lm.core.errors import IntegrityError, ParamsError, exit_with_status
 from lm.core.files import read_json, read_parquet, write_csv
 from lm.core.params import read_yaml
 from lm.tokens.tokenfile import LOSSY, lossy_fractions
-from tools.judge.cli import OUTSIDE_GIT
 from tools.record.arguments import tool_parser
 from tools.record.commands import environment_of_commands
 from tools.record.parameters import comment_keeping_yaml
@@ -36,26 +34,13 @@ def read_variable(name: str) -> str:
     return os.environ[name]
 
 
-def set_parameters(seed: int, repository: Path) -> None:
-    """Write the seed into params.yaml, and the paths of the user's files, which are in the repository."""
+def set_seed(seed: int) -> None:
+    """Write the seed into params.yaml."""
     editor = comment_keeping_yaml()
     params = editor.load(PARAMS.read_text(encoding="utf-8"))
-    before = copy.deepcopy(params)
     params["train"]["seed"] = seed
-    for name in OUTSIDE_GIT:
-        section, key = name.split(".")
-        here = Path(params[section][key])
-        theirs = repository / here
-        if theirs.exists() and lacks_files(here, theirs):
-            params[section][key] = str(theirs)
-    if params != before:
-        with open(PARAMS, "w", encoding="utf-8") as file:
-            editor.dump(params, file)
-
-
-def lacks_files(here: Path, theirs: Path) -> bool:
-    """Return whether a file or folder lacks a file that another one has."""
-    return not here.exists() or any(not (here / path.relative_to(theirs)).exists() for path in theirs.rglob("*"))
+    with open(PARAMS, "w", encoding="utf-8") as file:
+        editor.dump(params, file)
 
 
 def copy_compiled_loops(repository: Path) -> None:
@@ -104,7 +89,7 @@ def main(argv: list[str]) -> int:
     """Run the stages that are missing; return the status of the command that failed, or 0."""
     tool_parser("judge_run", __doc__).parse_args(argv)
     seed, losses, repository = (read_variable(name) for name in ("SEED", "LOSSES", "REPOSITORY"))
-    set_parameters(int(seed), Path(repository))
+    set_seed(int(seed))
     copy_compiled_loops(Path(repository))
 
     # The seeds of a commit share their worktree, and so the text and the tokens.
