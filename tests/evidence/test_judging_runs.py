@@ -260,9 +260,10 @@ def test_a_candidate_whose_number_is_nan_crashed(night):
 # What would keep a change that is no gain.
 
 
-def test_losses_that_another_run_left_for_a_change_are_not_believed_without_a_new_run(night):
-    """A run may write tables for the next commit."""
+def test_losses_that_another_run_left_for_a_change_are_not_believed_without_a_new_run(night, monkeypatch):
+    """A run may write tables for the next commit, but not for a seed that it does not know."""
     judge()
+    monkeypatch.setattr(night_module, "FRESH_SEEDS", [78])
     runner = kept.Runner(("sh", "train.sh"))
     of_gain = kept.folder_of(runner, read_commit("HEAD", LEFT_OUT))
     change("gain=0.02", "gain=0.001", "Hardly a gain")

@@ -53,12 +53,11 @@ def judge(
     """
     if not run:
         raise WrongInput("--run is empty; it must be a program and its arguments")
-    files = files_of(inputs)
     base_commit = read_commit(base, LEFT_OUT)
     candidate = commit_of_workspace(LEFT_OUT)
     reject_absent(base_commit, fixed)
     reject_changed(base_commit, candidate, may_change=(), fixed=fixed)
-    runner = Runner(tuple(run), files, read_metric(metric, higher_is_better))
+    runner = Runner(tuple(run), files_of(inputs), read_metric(metric, higher_is_better))
     return judge_candidate(runner, base_commit, candidate, seeds, first_seed, least_gain)
 
 

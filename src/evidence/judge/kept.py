@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,21 +97,25 @@ def losses_of(runner: Runner, commit: Commit, seeds: Sequence[int], failure: typ
         with worktree(commit) as checked_out:
             for seed in missing:
                 os.replace(run(runner, commit, seed, checked_out, failure), tables[seed])
-    losses = [runner.read(table, seed) for seed, table in tables.items()]
+                read_different(runner, tables, commit, failure)
+    return read_different(runner, tables, commit, failure)
 
-    # Equal losses of documents come from one training. Half of the numbers may be equal: they are rounded.
+
+def read_different(
+    runner: Runner, tables: Mapping[int, Path], commit: Commit, failure: type[EvidenceError]
+) -> list[Run]:
+    """Return the losses in the tables that exist. Raise `failure` if they do not depend on the seed.
+
+    Two equal losses of documents come from one training. Half of all numbers may be equal, because they are rounded.
+    """
+    losses = [runner.read(table, seed) for seed, table in tables.items() if table.exists()]
     different = {run.values.tobytes() for run in losses}
     if len(different) < (len(losses) / 2 if runner.metric else len(losses)):
-        found = f"{commit.short} ({commit.subject}) gives equal results with several seeds"
-        remedy = "set the seed where the trainer calls manual_seed (1337 in nanoGPT)"
-        raise failure(f"{found}: it ignores SEED, or rounds them; {remedy}")
+        raise failure(
+            f"{commit.short} ({commit.subject}) gives equal results with several seeds: it ignores SEED, or rounds "
+            "them; set the seed where the trainer calls manual_seed (1337 in nanoGPT)"
+        )
     return losses
-
-
-def run_fresh(runner: Runner, commit: Commit, seed: int, failure: type[EvidenceError]) -> Run:
-    """Run a commit with a seed in a new worktree, and return its losses, which are not kept."""
-    with worktree(commit) as checked_out:
-        return runner.read(run(runner, commit, seed, checked_out, failure), seed)
 
 
 def run(runner: Runner, commit: Commit, seed: int, folder: Path, failure: type[EvidenceError]) -> Path:
@@ -126,14 +130,15 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, failure: type[E
     try:
         status = run_to_the_end(runner.command, folder, variables, log)
     except OSError as error:
-        remedy = "it must be a program, such as ./train.sh of the commit, or bash with -c for a line of a shell"
-        found = f"{runner.command[0]}: {error.strerror}{advice(runner.command, folder, log)}"
-        raise failure(f"{what} cannot start: {found}; {remedy}") from None
+        raise failure(
+            f"{what} cannot start: {runner.command[0]}: {error.strerror}{advice(runner.command, folder, log)}; "
+            "it must be a program, such as ./train.sh of the commit, or bash with -c for a line of a shell"
+        ) from None
     if status:
         if status in OF_THE_MACHINE:
             failure = RunFailed
-        found = f"status {status}{advice(runner.command, folder, log)}"
-        raise with_log(failure(f"{what} ended with {found}; its last lines are above, all in {log}"), log)
+        said = f"ended with status {status}{advice(runner.command, folder, log)}"
+        raise with_log(failure(f"{what} {said}; its last lines are above, all in {log}"), log)
 
     # The table must be one, of documents enough.
     try:

@@ -20,7 +20,7 @@ from evidence.judge.judgements import (
     row_of,
     write_judgements,
 )
-from evidence.judge.kept import Runner, folder_of, losses_of, run_fresh
+from evidence.judge.kept import Runner, folder_of, losses_of
 from evidence.runs import Group, Run, text_hash
 
 FRESH_SEEDS = range(10_000, 2**31)  # far from those that people choose
@@ -115,8 +115,8 @@ def judge_once(
 def fresh_runs(runner: Runner, base: Commit, candidate: Commit, kept: Run) -> Fresh:
     """Run both sides with a seed at random, and return their losses on the documents of the kept runs."""
     seed = secrets.choice(FRESH_SEEDS)
-    of_base = run_fresh(runner, base, seed, RunFailed)
-    of_candidate = run_fresh(runner, candidate, seed, CandidateCrashed)
+    (of_base,) = losses_of(runner, base, [seed], RunFailed)
+    (of_candidate,) = losses_of(runner, candidate, [seed], CandidateCrashed)
     reject_other_documents(base, candidate, [kept, of_base, of_candidate])
     return Fresh(seed, rounded(of_base.score), rounded(of_candidate.score))
 
