@@ -16,9 +16,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from evidence.answer import interval
 from evidence.errors import CandidateCrashed, EvidenceError
-from evidence.intervals import Estimate
 from evidence.judge import judge
 from evidence.judge.decision import MOST_SEEDS
 from evidence.judge.judgements import Judgement
@@ -99,7 +97,6 @@ def text_of(judged: Judgement) -> str:
     figures = judged.figures
     decision = judged.decision
     measured = decision.measured
-    documents = Estimate(figures.pairs_mean, low=figures.documents_low, high=figures.documents_high)
     direction = "better" if measured.difference < 0 else "worse"
     unit = "" if pair.metric else " bits per byte"
     lines = [
@@ -108,9 +105,10 @@ def text_of(judged: Judgement) -> str:
         f"{pair.base[:10]}, by {measured.method}: standard error {measured.standard_error:.4f}",
         f"  {figures.candidate_mean:.4f} over {figures.seeds} seeds, {figures.base_mean:.4f} over "
         f"{figures.base_seeds} of the base",
-        f"  over documents: 95 % interval {interval(documents)}",
         f"  p {decision.p:.2g}, level of judgement {judged.number}: {decision.level:.2g}",
     ]
+    if figures.documents_low is not None:
+        lines.append(f"  over documents: 95 % interval {figures.documents_low:+.4f} to {figures.documents_high:+.4f}")
     fresh = judged.fresh
     if fresh:
         lines.append(f"  seed {fresh.seed}, which nobody had run: {fresh.candidate:.4f}, {fresh.base:.4f} of the base")
