@@ -273,6 +273,7 @@ def test_noise_is_that_of_the_other_pairs_and_sides_of_the_text_each_counted_onc
     assert pairs.variance == pytest.approx(GAIN.pairs_sd**2)
     assert sides.degrees_of_freedom == 4
     assert sides.variance == pytest.approx(GAIN.candidate_sd**2)
+    assert spreads_of_others([first, again], PAIR) == (UNKNOWN, UNKNOWN)
 
 
 # What raises later levels.
