@@ -213,22 +213,20 @@ def test_a_run_counts_as_long_as_its_command_inputs_and_packages_stay(night, mon
     assert count_runs() == 7
 
 
-METRIC = ("--metric", r"loss (\S+)")
-
-
-@pytest.mark.parametrize(("options", "status", "sign"), [([], 0, 1), (["--higher-is-better"], 1, -1)])
-def test_the_last_number_that_matches_is_judged_over_seeds_alone(night, capsys, options, status, sign):
+def test_the_last_number_that_matches_is_judged_over_seeds_alone(night, capsys):
+    """Some of the rounded numbers are equal. With another direction it is another judgement, of other runs."""
     change('"$LOSSES"', "/dev/null", "Without a table")
-    change("gain=0.02", "gain=0.04")
+    change("gain=0.02", "gain=0.08")
 
-    assert judge("HEAD", *METRIC, *options, "--json") == (status, "")
+    for options, status, sign in (([], 0, 1), (["--higher-is-better"], 1, -1)):
+        assert judge("HEAD", "--metric", "loss (.{5})", *options, "--json") == (status, "")
 
-    document = json.loads(capsys.readouterr().out)
-    check_document(document)
-    assert document["metric"] == f"{'minimize' if sign == 1 else 'maximize'} {METRIC[1]}"
-    assert document["pairs_mean"] * sign == pytest.approx(-0.02, abs=0.002)
-    assert document["base_mean"] * sign == pytest.approx(1, abs=0.1)
-    assert document["documents_high"] is None
+        document = json.loads(capsys.readouterr().out)
+        check_document(document)
+        assert document["metric"] == f"{'minimize' if sign == 1 else 'maximize'} loss (.{{5}})"
+        assert document["pairs_mean"] * sign == pytest.approx(-0.06, abs=0.002)
+        assert document["base_mean"] * sign == pytest.approx(1, abs=0.1)
+        assert document["documents_high"] is None
 
 
 @pytest.mark.parametrize(
@@ -251,7 +249,7 @@ def test_a_pattern_that_gives_no_number_is_refused(night, pattern, status, said)
 def test_a_candidate_whose_number_is_nan_crashed(night):
     change("sum / 30", '"nan"', "Diverges")
 
-    status, message = judge("HEAD~1", *METRIC)
+    status, message = judge("HEAD~1", "--metric", r"loss (\S+)")
 
     assert status == 6
     assert "is nan; it must be a finite number" in message
