@@ -116,7 +116,7 @@ def test_p_is_that_of_pairs_or_sides_whose_spread_is_moderated_by_the_others(fig
         pytest.param(GAIN._replace(documents_high=0.001), id="not over documents"),
         pytest.param(GAIN._replace(seeds=LOOKS[0]), id="too few seeds"),
         pytest.param(GAIN._replace(seeds=MOST_SEEDS, pairs_mean=-0.0005), id="smaller than the noise"),
-        pytest.param(GAIN._replace(pairs_sd=0.0), id="pairs without any noise"),
+        pytest.param(GAIN._replace(seeds=MOST_SEEDS, pairs_sd=0.0), id="pairs without any noise"),
         pytest.param(GAIN._replace(pairs_mean=0.05, candidate_mean=1.4), id="worse"),
     ],
 )
@@ -138,6 +138,7 @@ def test_a_gain_must_be_larger_than_the_smallest_that_is_worth_keeping():
 @pytest.mark.parametrize("seeds", [2, 5, 8])
 def test_a_gain_that_more_seeds_could_show_is_undecided(seeds):
     assert answer(GAIN._replace(seeds=seeds, pairs_mean=-0.004, candidate_mean=1.346)).answer == "undecided"
+    assert answer(GAIN._replace(seeds=seeds, pairs_sd=0.0), pairs=UNKNOWN).answer == "undecided"
 
 
 def test_seeds_alone_decide_if_there_is_no_interval_over_documents():

@@ -185,9 +185,14 @@ def agrees(decision: Decision, figures: Figures, fresh: Fresh) -> bool:
 
 
 def could_be_shown(figures: Figures, measured: Measured, level: float, least_gain: float) -> bool:
-    """Return whether MOST_SEEDS runs would show the measured gain plus HOPE standard errors."""
-    if figures.seeds >= MOST_SEEDS or measured.difference >= 0 or not measured.standard_error:
+    """Return whether MOST_SEEDS runs would show the measured gain plus HOPE standard errors.
+
+    Rounded numbers of a few seeds may have no spread: more of them have some.
+    """
+    if figures.seeds >= MOST_SEEDS or measured.difference >= 0:
         return False
+    if not measured.standard_error:
+        return True
     hoped_for = measured._replace(
         difference=measured.difference - HOPE * measured.standard_error,
         standard_error=measured.standard_error * math.sqrt(figures.seeds / MOST_SEEDS),
