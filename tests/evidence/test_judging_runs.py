@@ -274,6 +274,17 @@ def test_losses_that_another_run_left_for_a_change_are_not_believed_without_a_ne
     assert [row["answer"] for row in rows()] == ["undecided", "keep", "undecided"]
 
 
+def test_losses_that_changed_since_they_were_judged_are_refused(night):
+    judge("HEAD~1", "--seeds", "2")
+    for table in own_folder().glob("losses/*/2.csv"):
+        table.write_text(table.read_text().replace("\n0,", "\n0,1"))
+
+    status, message = judge("HEAD~1", "--seeds", "2")
+
+    assert status == 4
+    assert "and its runs give" in message
+
+
 def test_a_fresh_seed_that_disagrees_by_chance_is_followed_by_another(night, monkeypatch):
     answers = iter([False, True])
     monkeypatch.setattr(night_module, "agrees", lambda *_: next(answers))
