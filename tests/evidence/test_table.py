@@ -12,7 +12,7 @@ import pytest
 import evidence
 from evidence.errors import WrongInput
 from evidence.runs import make_groups
-from evidence.table import read_losses
+from evidence.table import read_run
 
 GOOD = [
     {"run": "a", "document": "x", "nats": "7.5", "utf8_bytes": "10"},
@@ -109,12 +109,12 @@ def test_the_table_of_one_run_needs_no_name_and_has_its_documents_by_name(tmp_pa
     """Other columns do not count."""
     rows = [{"document": name, "nats": nats, "utf8_bytes": 9, "score": 1} for name, nats in (("b", 2.5), ("a", 1.5))]
 
-    losses = read_losses(write(tmp_path / "t.csv", rows))
+    losses = read_run(write(tmp_path / "t.csv", rows))
 
     assert list(losses.documents) == ["a", "b"]
     assert losses.values * np.log(2) == pytest.approx([1.5, 2.5])
     with pytest.raises(WrongInput, match=r"t\.csv: has document a twice"):
-        read_losses(write(tmp_path / "t.csv", [*rows, rows[1]]))
+        read_run(write(tmp_path / "t.csv", [*rows, rows[1]]))
 
 
 def test_scores_of_several_items_of_a_document_are_added(read):

@@ -17,7 +17,7 @@ import pytest
 from evidence.errors import RunFailed
 from evidence.judge import commits
 from evidence.judge.commits import commit_of_workspace, read_commit, reject_changed
-from evidence.table import read_losses
+from evidence.table import read_run
 from lm.core.errors import IntegrityError
 from lm.core.files import write_json
 from lm.core.git import OF_A_HOOK
@@ -179,7 +179,7 @@ def test_losses_are_named_by_their_text(clone):
 
     write_losses(Path("losses.csv"))
 
-    losses = read_losses(Path("losses.csv"))
+    losses = read_run(Path("losses.csv"))
     assert losses.documents == ["0123456789abcdef/0", "0123456789abcdef/1"]
     assert losses.values * np.log(2) == pytest.approx([0.1, 2 / 3])
 
@@ -236,7 +236,7 @@ def test_a_night_of_real_runs(tmp_path):
     # The losses are those that the stages give, and the workspace is as it was.
     workspace.run_stages()
     honest = json.loads((tmp_path / "metrics/eval.json").read_text())["bits_per_byte"]
-    kept = [read_losses(path).score for path in tmp_path.glob(".git/evidence/losses/*/1.csv")]
+    kept = [read_run(path).score for path in tmp_path.glob(".git/evidence/losses/*/1.csv")]
     assert any(score == pytest.approx(honest, rel=1e-9) for score in kept)
     workspace.run("git", "restore", "metrics", "plots")
     after = workspace.run("git", "status", "--porcelain").stdout.splitlines()
