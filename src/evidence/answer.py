@@ -19,8 +19,8 @@ def answers(found: Comparisons) -> list[str]:
 
     If there is a single group, its noise is the answer.
     """
-    kind = found.groups[0].runs[0].kind
-    lines = [f"Read: {kind}."] if kind else []
+    run = found.groups[0].runs[0]
+    lines = [f"Read: {run.kind}; {run.measure.better} is better."] if run.kind else []
     for each in found.differences:
         lines.append(answer(each))
         if each.equivalence:
@@ -174,7 +174,10 @@ def notes_of(found: Difference) -> list[Note]:
     if found.basis == DOCUMENTS:
         text = "Judged over documents: the verdict is about these trained models. Another seed may reverse it."
         if len(found.sizes) == 1:
-            text = "With a single loss of each run, only two seeds or more of each side can show a difference."
+            text = (
+                "With a single loss of each run, only two seeds or more of each side can show a difference. Join them "
+                "by a column `group` (`Group` of W&B), or by names such as `wider-seed1` and `wider-seed2`."
+            )
         notes.append(Note("single_runs", text))
     elif found.seeds.p_value is None:
         notes.append(Note("no_noise", "All seeds give the same difference, so no noise over seeds is known."))
@@ -185,7 +188,7 @@ def notes_of(found: Difference) -> list[Note]:
         largest = found.sizes.max() / found.sizes.sum()
         text = (
             f"Few documents: the {len(found.sizes)} count like {effective:.0f} of equal length (the longest has "
-            f"{percent_of(largest)}), so the interval may be too narrow. Evaluate on more text."
+            f"{percent_of(largest)}), so the interval is not reliable. Evaluate on more text."
         )
         notes.append(Note("few_documents", text))
     return notes
@@ -207,7 +210,7 @@ def signature(found: Difference) -> str:
     margin = f"|within:{found.options.within:g}" if found.options.within else ""
     return (
         f"evidence:{VERSION}|unit:{found.measure.unit.replace(' ', '_')}"
-        f"|better:{'higher' if found.measure.is_higher_better else 'lower'}"
+        f"|better:{found.measure.better}"
         f"|documents:{len(found.sizes)}|text:{text_hash(found.a.runs[0])}|seeds:{seeds}"
         f"|interval:{interval} over {found.basis}|confidence:{found.options.confidence:g}|tests:{found.num_tests}"
         f"{margin}"

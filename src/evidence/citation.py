@@ -24,14 +24,20 @@ def citation(found: Comparisons, is_latex: bool = False, source: str = "", where
         delta = f"{each.deciding.value:+.4f}"
         rows.append([*cells_of(each.b), delta, interval(each.documents), interval(each.seeds), p])
 
-    documents = f" on {len(run.sizes):,} documents{source}" if len(run.sizes) > 1 else ""
+    # A single loss of each run has no documents.
+    documents = f" on {len(run.sizes):,} documents{source}"
+    over_documents = "over documents for these models, and "
+    if len(run.sizes) == 1:
+        documents = over_documents = ""
+        for row in rows:
+            del row[4]
+
     percent = percent_of(found.options.confidence)
-    better = "higher" if run.measure.is_higher_better else "lower"
     caption = (
-        f"Values in {run.measure.unit}{documents}; {better} is better. Differences are to "
-        f"`{first.name}`, with {percent} intervals over documents for these models, and over seeds (of pairs of equal "
-        "seeds, or Welch 1947) for these documents. ± is the standard deviation over seeds, and p that of the interval "
-        f"over seeds if it is known, after Holm's correction.{where}"
+        f"Values in {run.measure.unit}{documents}; {run.measure.better} is better. Differences are to "
+        f"`{first.name}`, with {percent} intervals {over_documents}over seeds (of pairs of equal seeds, or Welch "
+        "1947). ± is the standard deviation over seeds, and p that of the interval over seeds if it is known, after "
+        f"Holm's correction.{where}"
     )
     signatures = dict.fromkeys(f"Signature: {signature(each)}" for each in found.differences)
     if not is_latex:
@@ -44,7 +50,7 @@ def citation(found: Comparisons, is_latex: bool = False, source: str = "", where
         *[f"% {each}" for each in signatures],
         r"\begin{table}",
         rf"\caption{{{in_latex(caption)}}}",
-        r"\begin{tabular}{lrrrrrr}",
+        rf"\begin{{tabular}}{{l{'r' * len(header[1:])}}}",
         r"\toprule",
         first_row,
         r"\midrule",

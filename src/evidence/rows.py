@@ -54,7 +54,7 @@ def read_csv(path: Path) -> list[dict]:
         if not first_line.startswith("sep="):  # of Excel
             file.seek(0)
         reader = csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
-        rows = list(reader)
+        rows = [row for row in reader if any(row.values())]  # without the empty ones of a spreadsheet
         columns = list(reader.fieldnames or [])
     for name in columns:
         if name and columns.count(name) > 1:
@@ -64,8 +64,6 @@ def read_csv(path: Path) -> list[dict]:
             raise WrongInput(f"{path}: row {row_number} has more fields than the first line names")
         if list(row.values()) == columns:
             raise WrongInput(f"{path}: row {row_number} repeats the names of the columns; name each table of its own")
-        if not any(row.values()):
-            raise WrongInput(f"{path}: row {row_number} is empty; delete it")
     return rows
 
 
@@ -74,7 +72,7 @@ def require(path: Path, row: Row, columns: Sequence[str]) -> None:
     missing = [name for name in columns if name not in row]
     if missing:
         found = f"has the columns {', '.join(row)}, and no {', '.join(missing)}"
-        raise WrongInput(f"{path}: {found}; it must have {', '.join(columns)}")
+        raise WrongInput(f"{path}: {found}; it must have {', '.join(columns)} (docs/evidence.md lists other kinds)")
 
 
 def one_of(where: object, option: str, said: str, names: Sequence[str]) -> str:

@@ -19,6 +19,10 @@ class Measure(NamedTuple):
     key: str  # in JSON
     is_higher_better: bool
 
+    @property
+    def better(self) -> str:
+        return "higher" if self.is_higher_better else "lower"
+
 
 BITS_PER_BYTE = Measure("bits per byte", "bits_per_byte", is_higher_better=False)
 

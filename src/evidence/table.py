@@ -41,8 +41,7 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
     for path, own in rows_of.items():
         require(path, own[0], COLUMNS[compared_column(own[0])])
     rows = [row | {"path": path} for path, own in rows_of.items() for row in own]
-    of = "run and document" if "document" in rows[0] else "run"
-    return rows, f"a table with {compared_column(rows[0])} of each {of}"
+    return rows, f"a table with the column {compared_column(rows[0])}"
 
 
 def compared_column(row: Row) -> str:
@@ -148,7 +147,7 @@ def number(where: str, row: Row, column: str, is_whole: bool = False) -> float:
     if not math.isfinite(found) or (is_whole and (found % 1 or found < 0)):
         wanted = "whole number, 0 or more" if is_whole else "finite number, with a decimal point"
         of = f" of document {row['document']}" if "document" in row else ""
-        raise WrongInput(f"{where}: {column}{of} is {row[column]}; it must be a {wanted}")
+        raise WrongInput(f"{where}: {column}{of} is {row[column] or 'empty'}; it must be a {wanted}")
     return found
 
 

@@ -47,10 +47,11 @@ def test_compare_answers_in_words_and_in_json_and_can_be_cited(tables, capsys):
     assert main(["compare", *tables, "--json", "--baseline", "wider", "--within", "0.1", "--confidence", "0.8"]) == 0
     document = json.loads(capsys.readouterr().out)
 
+    assert "| difference | over documents | over seeds |" in said
     runs = evidence.read(tables)
     found = evidence.compare(runs)
     assert said.splitlines() == [*evidence.text(found).splitlines(), "", *citation(found)]
-    assert said.startswith("Read: a table with nats of each run and document.\n`wider` is better than `base`: ")
+    assert said.startswith("Read: a table with the column nats; lower is better.\n`wider` is better than `base`: ")
     assert [difference.verdict for difference in found.differences] == ["better"]
     expected = evidence.compare(runs, baseline="wider", within=0.1, confidence=0.8)
     assert document == json.loads(json.dumps(plain({"schema": COMPARE} | record(expected))))
@@ -169,6 +170,8 @@ def test_a_reader_that_ends_early_ends_the_command_quietly(tables):
         (["compare", "base.csv", "wider.csv", "--within", "0"], "--within is 0"),
         (["compare", "base.csv", "--confidence", "2"], "--confidence is 2"),
         (["compare", "missing.csv"], "missing.csv: cannot be read"),
+        (["compare", "base.csv", "wider.csv", "--plot", "missing/a.png"], "--plot is missing/a.png: "),
+        (["compare", "base.csv", "--plot", "a.png"], "--plot draws differences"),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence_and_status_2(tables, capsys, arguments, said):

@@ -139,6 +139,8 @@ def test_a_gain_must_be_larger_than_the_smallest_that_is_worth_keeping():
 def test_a_gain_that_more_seeds_could_show_is_undecided(seeds):
     assert answer(GAIN._replace(seeds=seeds, pairs_mean=-0.004, candidate_mean=1.346)).answer == "undecided"
     assert answer(GAIN._replace(seeds=seeds, pairs_sd=0.0), pairs=UNKNOWN).answer == "undecided"
+    no_noise = answer(GAIN._replace(seeds=MOST_SEEDS, pairs_sd=0.0), pairs=UNKNOWN)
+    assert no_noise.reason == "all seeds give the same difference, so no noise is known"
 
 
 def test_seeds_alone_decide_if_there_is_no_interval_over_documents():

@@ -27,7 +27,7 @@ def judge(
     metric: str | None = None,
     higher_is_better: bool = False,
     fixed: Sequence[str] = (),
-    inputs: Sequence[Path] = (),
+    inputs: Sequence[str | Path] = (),
     seeds: int = MOST_SEEDS,
     first_seed: int = 1,
     least_gain: float = 0.0,
@@ -61,12 +61,13 @@ def judge(
     return judge_candidate(runner, base_commit, candidate, seeds, first_seed, least_gain)
 
 
-def files_of(inputs: Sequence[Path]) -> tuple[Path, ...]:
+def files_of(inputs: Sequence[str | Path]) -> tuple[Path, ...]:
     """Return the files, and those of the folders. Raise WrongInput if one is missing."""
-    for path in inputs:
+    paths = [Path(each) for each in inputs]
+    for path in paths:
         if not path.exists():
             raise WrongInput(f"--input is {path}; it must be a file or a folder")
-    found = {file for path in inputs for file in [path, *path.rglob("*")] if file.is_file()}
+    found = {file for path in paths for file in [path, *path.rglob("*")] if file.is_file()}
     return tuple(sorted(found))
 
 
@@ -75,9 +76,9 @@ def read_metric(pattern: str | None, is_higher_better: bool) -> Metric | None:
     if pattern is None:
         return None
     try:
-        has_one_group = re.compile(pattern).groups == 1
+        num_groups = re.compile(pattern).groups
     except re.error:
-        has_one_group = False
-    if not has_one_group:
+        num_groups = 0
+    if num_groups != 1:
         raise WrongInput(rf"--metric is {pattern}; it must be a pattern with one group, such as 'val_bpb: (\S+)'")
     return Metric(pattern, is_higher_better)

@@ -14,7 +14,6 @@ judgements.csv, and the level at which the next one keeps a change follows from 
 import argparse
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 from evidence.errors import CandidateCrashed, EvidenceError
 from evidence.judge import judge
@@ -60,7 +59,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         dest="inputs",
         action="append",
         default=[],
-        type=Path,
         metavar="PATH",
         help="file or folder outside Git that decides a run",
     )

@@ -156,6 +156,8 @@ def decide(figures: Figures, pairs: Spread, sides: Spread, level: float, least_g
         reason = "not better"
     elif measured.difference >= -least_gain:
         reason = f"a smaller gain than {least_gain:g}"
+    elif not measured.standard_error:
+        reason = "all seeds give the same difference, so no noise is known"
     elif p <= level:
         reason = "better over seeds, not shown over documents"
     else:

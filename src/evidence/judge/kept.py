@@ -146,7 +146,8 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, failure: type[E
             runner.metric.write(log, written)
         losses = runner.read(written)
     except (WrongInput, ValueError) as error:
-        raise with_log(failure(f"{what} gave no result: {error}"), log) from None
+        remedy = "it must write losses to the path in LOSSES, or print the number of --metric"
+        raise with_log(failure(f"{what} gave no result: {error}; {remedy}"), log) from None
     if not runner.metric:
         reject_few_documents(losses, what, failure)
     return written

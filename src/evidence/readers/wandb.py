@@ -13,8 +13,12 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
     finished = [row for row in every if row["State"] == "finished"]
     if not finished:
         raise WrongInput(f"{every[0]['path']}: has no run whose State is finished")
-    losses = [name for name in every[0] if "loss" in name.lower()]
-    metric = one_of(every[0]["path"], "--metric", choice.metric, list(every[0]) if choice.metric else losses)
+
+    # Without a choice, it is the only column of a loss.
+    columns = [name for name in every[0] if name != "path"]
+    losses = [name for name in columns if "loss" in name.lower()]
+    names = columns if choice.metric or not losses else losses
+    metric = one_of(every[0]["path"], "--metric", choice.metric, names)
     rows = []
     for row in finished:
         run = {"path": row["path"], "run": row["Name"], "seed": row.get("seed"), "group": row.get("Group")}
