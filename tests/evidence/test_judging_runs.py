@@ -232,7 +232,7 @@ def test_the_last_number_that_matches_is_judged_over_seeds_alone(night, capsys):
 @pytest.mark.parametrize(
     ("pattern", "status", "said"),
     [
-        (r"bits (\d+)", 5, r"gave no result: nothing that it printed matches bits (\d+)"),
+        (r"bits (\d+)", 5, r"nor a number (--metric): nothing that it printed matches bits (\d+)"),
         ("(los)s", 5, "could not convert string to float: 'los'"),
         ("loss (.)", 5, "it ignores SEED, or rounds them"),
         (r"(loss) (\S+)", 2, "it must be a pattern with one group"),
@@ -347,7 +347,7 @@ def test_a_new_file_that_shadows_a_module_is_refused(night, name, is_refused):
 
 CANDIDATES = {
     "it fails": ("gain=0.02", "echo no idea\nexit 1", 6, "ended with status 1"),
-    "it writes no table": ("$LOSSES", "other.csv", 6, "gave no result"),
+    "it writes no table": ("$LOSSES", "other.csv", 6, "gave neither losses"),
     "a loss is nan": ("%.9f", "nan", 6, "nats of document 0 is nan"),
     "a document is scored twice": ('", i, size', '", i % 29, size', 6, "has document 0 twice"),
     "one long document": (

@@ -146,8 +146,7 @@ def run(runner: Runner, commit: Commit, seed: int, folder: Path, failure: type[E
             runner.metric.write(log, written)
         losses = runner.read(written)
     except (WrongInput, ValueError) as error:
-        remedy = "it must write losses to the path in LOSSES, or print the number of --metric"
-        raise with_log(failure(f"{what} gave no result: {error}; {remedy}"), log) from None
+        raise with_log(failure(f"{what} gave neither losses (LOSSES) nor a number (--metric): {error}"), log) from None
     if not runner.metric:
         reject_few_documents(losses, what, failure)
     return written
