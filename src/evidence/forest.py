@@ -34,7 +34,7 @@ def forest(found: Comparisons, path: Path) -> None:
     axes.set_xlabel(f"difference from {found.groups[0].name} in {measure.unit} ({measure.better} is better)")
     axes.set_yticks(rows, [each.b.name for each in found.differences])
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.legend(title=f"{percent_of(found.options.confidence)} interval")
+    figure.legend(title=f"{percent_of(found.options.confidence)} interval", loc="outside right upper")
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:

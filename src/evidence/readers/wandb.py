@@ -21,7 +21,15 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
     metric = one_of(every[0]["path"], "--metric", choice.metric, names)
     rows = []
     for row in finished:
-        run = {"path": row["path"], "run": row["Name"], "seed": row.get("seed"), "group": row.get("Group")}
-        loss = {"loss": row.get(metric), "metric": metric, "higher_is_better": choice.better == "higher"}
-        rows.append(run | loss)
+        rows.append(
+            {
+                "path": row["path"],
+                "run": row["Name"],
+                "seed": row.get("seed"),
+                "group": row.get("Group"),
+                "loss": row.get(metric),
+                "metric": metric,
+                "higher_is_better": choice.better == "higher",
+            }
+        )
     return rows, f"W&B's export, {metric} of the {len(rows)} finished runs of {len(every)}"
