@@ -7,6 +7,7 @@ from evidence.difference import Comparisons
 from evidence.runs import Group
 
 LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"}  # characters that mean something else in LaTeX
+LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 LATEX |= {"≤": r"$\le$", "<": "$<$", "±": r"$\pm$", "…": r"\dots{}", "`": ""}
 
 
