@@ -10,7 +10,7 @@ import pytest
 import train as train_stage
 from lm.train.ranks import SINGLE_PROCESS
 from support import ROOT
-from support.process import CAP_S, hold_at, started, wait_for
+from support.process import CAP_S, hold_at_rename, started, wait_for
 from support.refusal import refused
 from support.stages import change_params, module_and_arguments, outputs_of, run_here, work_in_copy
 from support.workspace import Workspace
@@ -107,7 +107,7 @@ def test_an_experiment_edited_while_it_trains_is_not_recorded_and_its_training_i
     held = Path(".dvc/tmp/held")
 
     # The workspace is edited before a checkpoint is saved.
-    environment = committed.environment | hold_at("*/checkpoint-*.json", held.absolute().parent)
+    environment = committed.environment | hold_at_rename("*/checkpoint-*.json", held.absolute().parent)
     process = started(*EXPERIMENT, env=environment, text=True, stderr=subprocess.PIPE)
     wait_for(lambda: held.exists() or process.poll() is not None)
     for name in ("train.peak_lr", CODE):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from lm.core.params import read_yaml
-from support.process import CAP_S, hold_at, living_members, started, wait_for
+from support.process import CAP_S, hold_at_rename, living_members, started, wait_for
 from support.stages import STAGES, outputs_of
 from support.workspace import Workspace
 
@@ -30,7 +30,7 @@ def start_and_hold(workspace: Workspace, stage: str) -> subprocess.Popen:
 
     It takes an interrupt even if the tests ignore it, as commands do that a shell starts in the background.
     """
-    environment = hold_at(f"*/{outputs_of(stage)[0]}", workspace.folder)
+    environment = hold_at_rename(f"*/{outputs_of(stage)[0]}", workspace.folder)
     repro = started(
         "dvc",
         "repro",

@@ -38,7 +38,7 @@ def started(*command, **options) -> subprocess.Popen:
     return process
 
 
-def hold_at(pattern: str, folder: Path) -> dict[str, str]:
+def hold_at_rename(pattern: str, folder: Path) -> dict[str, str]:
     """Return the environment of programs that are held before they rename a file to a path that matches the pattern.
 
     The program then makes the file `held` in `folder`, and waits for the file `go` there.
