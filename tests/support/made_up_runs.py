@@ -60,8 +60,3 @@ def seeds_of(name: str, seeds, shift: float = 0.0, params: dict | None = None) -
 
 def facts_of(*runs: MadeUpRun) -> dict[str, Facts]:
     return {each.name: each.facts for each in runs}
-
-
-def score_of(run: Run) -> float:
-    """Return the bits per byte of a run over all documents."""
-    return run.values.sum() / run.sizes.sum()
