@@ -36,7 +36,7 @@ def test_other_context_is_warned_of_right_after_the_answer(name):
     assert lines.count(warning) == 1
 
 
-def test_a_group_has_the_looks_at_the_test_split_of_the_run_that_came_last_and_what_holds_of_any_run():
+def test_a_group_has_the_evaluations_on_the_test_split_before_its_last_run_and_what_holds_of_any_run():
     first, second = seeds_of("a", (1, 2))
     others = seeds_of("b", (3, 4), params=WIDER)
 

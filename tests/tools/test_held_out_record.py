@@ -37,7 +37,7 @@ def test_rows_of_the_last_commit_count_although_the_file_lacks_them(path):
     write_test_reads(path, [READ])
     git("init", "-q", folder=path.parent)
     git("add", "-A", folder=path.parent)
-    git("commit", "-qm", "a look", folder=path.parent)
+    git("commit", "-qm", "an evaluation", folder=path.parent)
     path.unlink()
     assert read_test_reads(path) == [READ]
     write_test_reads(path, [OTHER])

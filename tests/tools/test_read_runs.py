@@ -94,7 +94,7 @@ def test_a_run_that_was_not_evaluated_again_is_refused():
             read_run(MadeUpRevision(stages=stages))
 
 
-def test_looks_at_a_test_split_for_other_weights_are_counted(tmp_path):
+def test_evaluations_of_other_weights_on_a_test_split_are_counted(tmp_path):
     """They were in Git when the run was made, so that it may have been chosen by them."""
     of_own_weights = HeldOutScore(None, False, WEIGHTS, "c" * 64, 128, 5, 1.3, 1.2, 1.4)
     of_others = of_own_weights._replace(weights_sha256="b" * 64)

@@ -1,4 +1,4 @@
-"""`python src score_test`: the score is that of eval on the same text, and a look is recorded before it is seen."""
+"""`python src score_test`: the score is that of eval on the same text, and recorded before it is seen."""
 
 import errno
 import json
@@ -27,7 +27,7 @@ def run(held_out, tmp_path, monkeypatch):
     return tmp_path / "project"
 
 
-def look(capsys) -> dict:
+def score(capsys) -> dict:
     """Return what `--json` prints."""
     capsys.readouterr()
     assert tool.main(["--json"]) == 0
@@ -62,7 +62,7 @@ def commit_all() -> str:
 
 
 def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
-    found = look(capsys)
+    found = score(capsys)
 
     # Let eval score the same weights on this text, as if it were for validation.
     manifest = read_json(MANIFEST)
@@ -82,11 +82,11 @@ def test_the_score_is_that_of_eval_on_the_same_text(run, capsys):
 # The record.
 
 
-def test_a_look_is_recorded_with_what_decides_it_and_a_second_one_adds_no_row(run, capsys):
+def test_an_evaluation_is_recorded_with_what_decides_it_and_a_second_one_adds_no_row(run, capsys):
     commit = commit_all()
 
-    first = look(capsys)
-    second = look(capsys)
+    first = score(capsys)
+    second = score(capsys)
     tool.main([])
 
     (read,) = read_test_reads(TEST_READS)
@@ -99,14 +99,14 @@ def test_a_look_is_recorded_with_what_decides_it_and_a_second_one_adds_no_row(ru
     assert "nothing was added" in capsys.readouterr().out
 
 
-def test_another_stride_is_another_look_and_another_text_does_not_count(run, capsys):
+def test_another_stride_is_another_evaluation_and_another_text_does_not_count(run, capsys):
     of_another = HeldOutScore(None, True, "a" * 64, "b" * 64, 16, 8, bits_per_byte=1.5, low=1.4, high=1.6)
     write_test_reads(TEST_READS, [of_another])
     commit_all()
 
-    first = look(capsys)
+    first = score(capsys)
     change_params(Path(), {"eval.stride_fraction": 1.0})
-    of_stride = look(capsys)
+    of_stride = score(capsys)
 
     assert [each["looks"] for each in (first, of_stride)] == [1, 2]
     assert [each["workspace_differs"] for each in (first, of_stride)] == [False, True]
@@ -115,7 +115,7 @@ def test_another_stride_is_another_look_and_another_text_does_not_count(run, cap
 
 
 def test_a_row_with_another_score_is_refused(run, capsys):
-    found = look(capsys)
+    found = score(capsys)
     right = repr(found["bits_per_byte"])
     wrong = repr(found["bits_per_byte"] * 1.001)
     TEST_READS.write_text(TEST_READS.read_text().replace(right, wrong))

@@ -329,7 +329,7 @@ def test_what_the_cache_lacks_is_pulled_but_not_what_is_damaged(committed, capsy
 
 
 @pytest.mark.slow
-def test_a_damaged_file_of_the_remote_does_not_come_back(committed, capsys, tmp_path):
+def test_the_commands_of_a_fault_also_mend_a_damaged_file_of_the_remote(committed, capsys, tmp_path):
     store = tmp_path / "store"
     committed.run("dvc", "remote", "add", "-d", "store", str(store))
     committed.run("dvc", "push", "-q")
@@ -350,7 +350,7 @@ def test_a_damaged_file_of_the_remote_does_not_come_back(committed, capsys, tmp_
     assert md5_of(in_store) == md5_of(BEST)
 
 
-def test_a_program_reads_the_fault(capsys):
+def test_with_json_a_fault_is_a_document_and_a_sentence_on_stderr(capsys):
     edit(EVAL_METRICS, bits_per_byte=1.0)
 
     assert cli.main(["--json"]) == 4
