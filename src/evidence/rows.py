@@ -82,3 +82,10 @@ def one_of(where: object, option: str, said: str, names: Sequence[str]) -> str:
     if said or len(names) != 1:
         raise WrongInput(f"{where}: choose one with {option}: {', '.join(names) or 'there is none'}")
     return names[0]
+
+
+def is_higher_better(where: object, metric: str, choice: Choice) -> bool:
+    """Return what --better says, or False for a loss; WrongInput if nothing says it of another metric."""
+    if not choice.better and "loss" not in metric.lower():
+        raise WrongInput(f"{where}: {metric} is no loss by its name; add --better higher or --better lower")
+    return choice.better == "higher"

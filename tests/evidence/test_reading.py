@@ -59,6 +59,7 @@ def test_a_loss_of_wandb_that_is_not_unique_must_be_named_and_runs_be_finished(t
     assert "choose one with --metric: Name, State, " in refusal([WANDB], metric="val/los")
     table.write_text("Name,State,val_bpb\nbase,finished,1.1\n")
     assert "choose one with --metric: Name, State, val_bpb" in refusal([table])
+    assert "epoch is no loss by its name; add --better" in refusal([WANDB], metric="epoch")
 
 
 # The Trainer
@@ -92,6 +93,7 @@ def test_a_metric_that_a_trainer_has_not_logged_is_refused():
     states = sorted(TRAINER.rglob("trainer_state.json"))
 
     assert "has no eval_accuracy at its best step" in refusal(states, metric="eval_accuracy")
+    assert "epoch is no loss" in refusal(states, metric="epoch")
 
 
 # lm-evaluation-harness

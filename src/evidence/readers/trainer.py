@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidence.errors import WrongInput
-from evidence.rows import Choice
+from evidence.rows import Choice, is_higher_better
 
 
 def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict], str]:
@@ -28,6 +28,7 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
         if step not in measured:
             raise WrongInput(f"{folder}: has no {metric} at its {which} step; name another one with --metric")
         steps.add(step)
-        loss = {"loss": measured[step], "metric": metric, "higher_is_better": choice.better == "higher"}
+        higher = is_higher_better(folder, metric, choice)
+        loss = {"loss": measured[step], "metric": metric, "higher_is_better": higher}
         rows.append({"path": folder, "run": folder.as_posix()} | loss)
     return rows, f"states of the Trainer, {metric} at the {which} step ({', '.join(map(str, sorted(steps)))})"

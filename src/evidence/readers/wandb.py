@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidence.errors import WrongInput
-from evidence.rows import Choice, one_of
+from evidence.rows import Choice, is_higher_better, one_of
 
 
 def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict], str]:
@@ -19,6 +19,7 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
     losses = [name for name in columns if "loss" in name.lower()]
     names = columns if choice.metric or not losses else losses
     metric = one_of(every[0]["path"], "--metric", choice.metric, names)
+    higher = is_higher_better(every[0]["path"], metric, choice)
     rows = []
     for row in finished:
         rows.append(
@@ -29,7 +30,7 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
                 "group": row.get("Group"),
                 "loss": row.get(metric),
                 "metric": metric,
-                "higher_is_better": choice.better == "higher",
+                "higher_is_better": higher,
             }
         )
     return rows, f"W&B's export, {metric} of the {len(rows)} finished runs of {len(every)}"
