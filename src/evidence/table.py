@@ -40,7 +40,8 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
     """Return the rows of all tables with their paths, and what is compared."""
     for path, own in rows_of.items():
         require(path, own[0], COLUMNS[compared_column(own[0])])
-    rows = [row | {"path": path} for path, own in rows_of.items() for row in own]
+    better = {"higher_is_better": choice.better == "higher"} if choice.better else {}
+    rows = [row | {"path": path} | better for path, own in rows_of.items() for row in own]
     return rows, f"a table with the column {compared_column(rows[0])}"
 
 

@@ -118,13 +118,15 @@ def test_the_table_of_one_run_needs_no_name_and_has_its_documents_by_name(tmp_pa
         read_run(write(tmp_path / "t.csv", [*rows, rows[1]]))
 
 
-def test_scores_of_several_items_of_a_document_are_added(read):
+def test_scores_of_several_items_of_a_document_are_added(read, tmp_path):
     (run,) = read(SCORED)
 
     assert run.values.tolist() == [1, 1]
     assert run.sizes.tolist() == [2, 1]
     assert run.score == pytest.approx(2 / 3)
     assert run.measure.is_higher_better
+    (loss,) = evidence.read([write(tmp_path / "losses.csv", SINGLE[:1])], better="higher")
+    assert loss.measure.is_higher_better
 
 
 def changed(position: int, **values: str) -> list[dict]:
