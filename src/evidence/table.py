@@ -111,12 +111,13 @@ def make_run(where: str, rows: Sequence[Row], documents: Sequence[str]) -> Run:
             remedy = "nats must be the sum over a document's tokens, not their mean, and utf8_bytes those of its text"
             raise WrongInput(f"{where}: has too few bits per byte for text; {remedy}")
 
-    # Without a seed and a group, the end of the name gives both.
+    # Without a group, the end of the name gives it, and the seed; a column with the same seed changes nothing.
     group = text_of(first.get("group"))
     label = group or text_of(first.get("run"))
     seed = int(number(where, first, "seed", is_whole=True)) if text_of(first.get("seed")) else None
-    pattern = SEED_OR_NUMBER_AT_END if column == "loss" else SEED_AT_END
-    if seed is None and not group and (match := re.fullmatch(pattern, label)):
+    pattern = SEED_OR_NUMBER_AT_END if column == "loss" and seed is None else SEED_AT_END
+    match = re.fullmatch(pattern, label)
+    if match and not group and seed in (None, int(match[2])):
         label, seed = match[1], int(match[2])
     return Run(
         name="",

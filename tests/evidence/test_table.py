@@ -63,6 +63,7 @@ SINGLE = [{"run": run, "loss": 3 + i / 8} for i, run in enumerate(["a-1", "a-2",
         ([row | {"run": f"{row['run']}-seed7"} for row in GOOD], [("a", [7]), ("b", [7])]),
         ([row | {"run": f"{row['run']}-7"} for row in GOOD], [("a-7", [None]), ("b-7", [None])]),
         (SINGLE, [("a", [1, 2, 3]), ("b", [1])]),
+        ([row | {"run": f"{row['run']}-seed{row['seed']}"} for row in OF_SEEDS], [("a", [1, 2]), ("b", [1, 2])]),
     ],
 )
 def test_a_group_has_the_runs_of_one_name_of_one_group_or_of_names_that_end_in_seeds(read, rows, groups):
