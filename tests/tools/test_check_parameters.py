@@ -99,7 +99,7 @@ def test_a_section_that_nothing_reads_is_refused(folder, capsys):
     assert "params.yaml: tokenizers is unknown; it is a section of presets.yaml: -S presets.yaml:" in said
 
 
-# Metrics of a former run.
+# Metrics of an earlier run.
 
 SCORES = ["metrics/data.json", "metrics/train.json", "metrics/eval.json"]
 

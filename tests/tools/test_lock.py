@@ -35,7 +35,7 @@ def test_weights_that_run_through_other_code_are_warned_of(committed, capsys, ma
     assert "`dvc repro`" in errors
 
 
-# Former runs.
+# Earlier runs.
 
 
 def stage(reads: dict[str, str], writes: dict[str, str]) -> dict:
