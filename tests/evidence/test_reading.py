@@ -56,7 +56,7 @@ def test_a_loss_of_wandb_that_is_not_unique_must_be_named_and_runs_be_finished(t
 
     assert "has no run whose State is finished" in refusal([table])
     assert "choose one with --metric: train/loss, val/loss" in refusal([WANDB])
-    assert "choose one with --metric: Name, State, " in refusal([WANDB], metric="val/los")
+    assert "choose one with --metric: Name, Agent, State, " in refusal([WANDB], metric="val/los")
     table.write_text("Name,State,val_bpb\nbase,finished,1.1\n")
     assert "choose one with --metric: Name, State, val_bpb" in refusal([table])
     assert "epoch is no loss by its name; add --better" in refusal([WANDB], metric="epoch")
