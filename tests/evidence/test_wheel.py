@@ -51,5 +51,5 @@ def test_the_installed_package_compares_two_tables_and_judges(tmp_path):
 
     assert compared.returncode == 0, compared.stderr
     assert "better" in compared.stdout
-    assert judged.returncode == 1, judged.stderr
+    assert judged.returncode == 3, judged.stderr  # two seeds with one difference decide nothing
     assert "is 0.0144 bits per byte better than" in judged.stdout
