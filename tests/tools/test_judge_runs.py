@@ -124,12 +124,12 @@ def test_seeds_count_from_that_of_the_parameters_and_options_reach_the_judgement
     workspace.change(**{"train.max_tokens": 20480})
 
     def judge_candidate(runner, base, candidate, *options):
-        raise RunFailed(f"{base.subject}, {candidate.subject}, {runner.command[1:]}, {options}")
+        raise RunFailed(f"{base.subject}, {candidate.subject}, {runner.command[1:]}, {options}, {any(runner.inputs)}")
 
     monkeypatch.setattr("tools.judge.cli.judge_candidate", judge_candidate)
 
     assert main(["HEAD", "--any-budget", "--least-gain", "0.001", "--seeds", "5"]) == 5
-    said = "Another seed, uncommitted: params.yaml, ('src', 'judge_run'), (5, 7, 0.001)"
+    said = "Another seed, uncommitted: params.yaml, ('src', 'judge_run'), (5, 7, 0.001), True"
     assert said in capsys.readouterr().err
 
 
