@@ -169,6 +169,7 @@ def edit_curve(step: int, column: str, value: str) -> None:
         (lambda: flip_a_bit(LAST), f"{LAST}: has other tensors than this code makes"),
         (edit_best_loss, f"{MODEL}: best is "),
         (lambda: edit_curve(20, "val_loss", "1.5"), f"{CURVE}: step 20 has .*; retrained from step 0: "),
+        (lambda: CURVE.write_text(CURVE.read_text() + "3,1,9,abc\n"), f"{CURVE}: step 3 has .*: no row"),
         (lambda: write_json(TRAIN_METRICS, {"val_loss": 1.5}), f"{TRAIN_METRICS}: val_loss is 1.5, this code makes "),
     ],
 )
