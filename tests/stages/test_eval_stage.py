@@ -119,6 +119,7 @@ def scored(made, tmp_path_factory):
         compared.append(train_ids)
         return measure(samples, train_ids)
 
+    adapting = []
     with pytest.MonkeyPatch.context() as patch:
         work_in_copy(patch, folder, tmp_path_factory.mktemp("scored") / "project")
         validation = open_tokens(VALIDATION)
@@ -129,7 +130,10 @@ def scored(made, tmp_path_factory):
         change_prompts("", "One day")
         patch.setattr(eval_stage, "measure", recording_measure)
         patch.setattr(eval_stage, "NON_OVERLAPPING_WINDOWS", 8)
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        patch.setattr(eval_stage.ThreadTuner, "adapt", lambda tuner: adapting.append(tuner.adapts))
         assert eval_stage.main(ARGUMENTS) == 0
+        assert not any(adapting), "the number of threads changes bits"
 
         model, record = load_trained(MODELS, torch.device("cpu"), "fast")
         overlapping, _ = score_tokens(model, validation, 32, 8, 4, torch.float32)
