@@ -186,8 +186,10 @@ def test_what_does_not_belong_together_is_refused(run, capsys, damage, code, sai
     refuse(capsys, code, said)
 
 
-def test_a_model_of_unknown_text_is_warned_of(run, capsys):
-    """It is imported, or began with other weights."""
+def test_a_model_of_unknown_text_is_warned_of(run, monkeypatch, capsys):
+    """It is imported, or began with other weights. Changed code is warned of, too."""
+    checked = []
+    monkeypatch.setattr(tool, "warn_of_changed_code", checked.append)
     data_sha256 = read_json(MODEL)["data_sha256"]
     for values in ({"data_sha256": {"train": None, "validation": None}}, {"init_sha256": "0" * 64}):
         change_json(MODEL, **{"data_sha256": data_sha256, **values})
@@ -198,3 +200,4 @@ def test_a_model_of_unknown_text_is_warned_of(run, capsys):
         assert status == 0
         assert "warning: data/models" in errors
         assert "trained on the test documents" in errors
+    assert len(checked) == 2
