@@ -16,7 +16,7 @@ from lm.tokens.windows import TokenWindows
 from lm.train.config import read_params
 from lm.train.ranks import SINGLE_PROCESS
 from lm.train.run import Run, RunFiles, choose_dtype
-from lm.train.step import sampling_weights
+from lm.train.step import sampling_weights, uniform_draws
 from support.stages import change_params, stage_folder
 from support.train_cases import TOKENIZER, write_ids
 from support.workspace import SMALL
@@ -141,6 +141,7 @@ def test_weights_and_windows_are_those_of_the_seed_and_odds_those_of_the_file():
     windows = TokenWindows(run.train.ids, seq_len=32, batch_size=16, seed=seed)
     assert np.array_equal(training.windows.starts(0), windows.starts(0))
     assert torch.equal(model.sampling_weights, sampling_weights(run.train.ids, 50))
+    assert not torch.equal(uniform_draws(0, run.params), uniform_draws(1, run.params))
 
 
 def test_exact_numerics_compute_in_float32_whatever_the_device_has(monkeypatch):
