@@ -232,6 +232,7 @@ def test_long_documents_are_tested_only_if_the_short_ones_are_too_few(test_docum
     test = split_texts(short + long, test_documents=test_documents)["test"]
 
     assert bool(set(test) & set(long)) == are_tested
+    assert _take(np.arange(3), 3, np.array([200, 1, 1]), 100, np.ones(3), 2, slack=1) == [1, 0]
 
 
 def test_all_documents_but_those_of_validation_and_one_may_be_for_test():
