@@ -51,6 +51,7 @@ def test_merges_are_recovered_from_ranks():
     assert merges == [(b"a", b"b"), (b"c", b"d"), (b"ab", b"cd"), (b"b", b"c"), (b"ab", b"c")]
     ranks, merges = train_bpe([TRAINING], VOCAB_SIZE)
     assert recover_merges(ranks) == merges
+    assert b"ab" in train_bpe([["ab ab"]], 300)[0]  # a pair that occurs twice
 
 
 # Imports

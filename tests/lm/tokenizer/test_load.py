@@ -10,7 +10,7 @@ import tiktoken
 from lm.core.errors import IntegrityError
 from lm.core.files import read_json, write_json
 from lm.tokenizer.build import write_huggingface
-from lm.tokenizer.load import load_tokenizer
+from lm.tokenizer.load import load_tokenizer, token_dtype
 from support.tokenizer_cases import (
     SPECIAL,
     TEXTS,
@@ -104,6 +104,10 @@ def test_an_inconsistent_meta_json_is_refused(bpe_folder, tmp_path, changes, sen
 
     with pytest.raises(IntegrityError, match=sentence):
         load_tokenizer(folder)
+
+
+def test_the_last_id_fits_into_the_dtype():
+    assert [token_dtype(2**16 + more) for more in (0, 1)] == ["uint16", "uint32"]
 
 
 def test_an_id_outside_the_vocabulary_is_refused(gemma_folder, gemma_tokenizer, tmp_path):
