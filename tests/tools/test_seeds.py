@@ -56,7 +56,7 @@ def test_the_values_of_another_preset_are_given_by_its_name_if_there_is_one(para
     assert settings_of(of_small | {"model.name": "gone"}) is None
 
 
-VALUES = [None, True, 3, 1e-5, [0, 2048], "bpe", "true", "2.13.0", "it's", "", "a b,c"]
+VALUES = [None, True, 3, 1e-5, [0, 2048], "bpe", "true", "nan", "inf", "2.13.0", "it's", "", "a b,c"]
 
 
 @pytest.mark.parametrize("value", VALUES)
