@@ -23,7 +23,14 @@ def citation(found: Comparisons, is_latex: bool = False, source: str = "", where
     for each in found.differences:
         p = p_text(each).removeprefix("= ")
         delta = f"{each.deciding.value:+.4f}"
-        rows.append([*cells_of(each.b), delta, interval(each.documents), interval(each.seeds), p])
+        rows.append([*cells_of(each.whole_b), delta, interval(each.documents), interval(each.seeds), p])
+
+    # The row of a group counts all of its runs, a difference only those with a partner.
+    partners = ""
+    for each in found.differences:
+        if each.left_out:
+            left_out = ", ".join(f"`{name}`" for name in each.left_out)
+            partners += f" The difference of `{each.b.name}` leaves out {left_out}, without a partner."
 
     # A single loss of each run has no documents.
     documents = f" on {len(run.sizes):,} documents{source}"
@@ -38,7 +45,7 @@ def citation(found: Comparisons, is_latex: bool = False, source: str = "", where
         f"Values in {run.measure.unit}{documents}; {run.measure.better} is better. Differences are to "
         f"`{first.name}`, with {percent} intervals {over_documents}over seeds (of pairs of equal seeds, or Welch "
         "1947). ± is the standard deviation over seeds, and p that of the interval over seeds if it is known, after "
-        f"Holm's correction.{where}"
+        f"Holm's correction.{partners}{where}"
     )
     signatures = dict.fromkeys(f"Signature: {signature(each)}" for each in found.differences)
     if not is_latex:

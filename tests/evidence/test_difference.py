@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from evidence.answer import VERSION, answer, answers, equivalence_sentence, notes_of, p_text, signature
+from evidence.citation import citation
 from evidence.difference import (
     DOCUMENTS,
     SEEDS,
@@ -160,6 +161,7 @@ def test_a_comparison_is_about_the_common_seeds_alone(of_a, of_b, common, said, 
     assert said in sentence
     if left_out:
         assert sentence.endswith(f" Left out, without a partner: {left_out}.")
+        assert f" The difference of `bb` leaves out {left_out}, without a partner." in citation(found)[-2]
     else:
         assert f"{len(of_a)} and {len(of_b)} independent runs" in sentence
         assert "Left out" not in sentence

@@ -9,11 +9,11 @@
 
 NAME is an experiment, a quoted pattern of experiments such as 'w-*', a git revision, `workspace` for the files in this
 folder, or a table of losses (.csv, .tsv or .parquet, docs/evidence.md). The first is the baseline. Runs that differ
-only in train.seed form one group; a single group gives its noise. If two groups have seeds in common, these are
-compared. Bits per byte compare across tokenizers. Runs evaluated on different text are rejected (exit code 4).
+only in train.seed form one group; a single group gives its noise. If two groups share two seeds or more, only these
+are compared. Tokenizers may differ. Runs evaluated on different text are rejected (exit code 4).
 
-With at least two seeds of each side, the verdict is over seeds: the configurations differ. Otherwise it is over
-documents: these trained models differ. The answer comes first; --json has all figures.
+With two seeds or more on each side, the verdict is about the settings. Otherwise it is about the trained models:
+another seed may reverse it. The answer comes first; --json has all figures.
 """
 
 import argparse
