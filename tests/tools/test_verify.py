@@ -377,8 +377,8 @@ def edit_parquet() -> None:
 
 def edit_curve() -> None:
     text = CURVE.read_text()
-    last_loss = text.splitlines()[-1].split(",")[2]
-    replace_content(CURVE, text.replace(last_loss, "1.5").encode())
+    first_loss = text.splitlines()[1].split(",")[2]
+    replace_content(CURVE, text.replace(first_loss, "0.5").encode())
 
 
 def edit_details() -> None:
@@ -392,9 +392,11 @@ RECORDS = [
     (lambda: edit(MODEL, init_sha256="ab"), f"{MODEL}: init_sha256 is ab; that of data/init/best_model_params"),
     (lambda: edit(MODEL, seed=7), f"{MODEL}: seed is 7; dvc.lock has 1"),
     (lambda: edit(TRAIN_METRICS, val_loss=1.0), f"{TRAIN_METRICS}: val_loss is 1.0; by data/models"),
-    (edit_curve, f"{MODEL}: best has val_loss .* by plots/validation.csv it must be 1.5"),
+    (edit_curve, f"{MODEL}: best has val_loss .* by plots/validation.csv it must be 0.5"),
+    (lambda: edit(MODEL, best=read_json(MODEL)["best"] | {"step": 1}), f"{MODEL}: best has .* at step 1; by plots"),
     (edit_details, f"{EVALUATION_DETAILS}: bits_per_byte is 1.0; by data/evaluation/document_losses"),
     (lambda: edit(EVALUATION_DETAILS, stride_tokens=1), f"{EVALUATION_DETAILS}: stride_tokens is 1; by "),
+    (lambda: edit(EVALUATION_DETAILS, clean={}), f"{EVALUATION_DETAILS}: clean is {{}}; by "),
     (lambda: edit(EVAL_METRICS, clean_bpb=1.0), f"{EVAL_METRICS}: clean_bpb is 1.0; by data/evaluation/details"),
 ]
 
