@@ -14,7 +14,7 @@ def read(rows_of: Mapping[Path, list[dict]], choice: Choice) -> tuple[list[dict]
     """Return the items of the tasks that have a metric. A run is a folder."""
     # Of each task, the newest file counts: names end in a date, and come in this order.
     newest: dict[tuple[Path, str], Path] = {}
-    for path in rows_of:
+    for path in sorted(rows_of):
         newest[path.parent, DATE.sub("", path.stem.removeprefix("samples_"))] = path
 
     # A metric is a number, or the pair LOSS.
