@@ -288,7 +288,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 def reject_wrong_options(options: Options) -> None:
     """Raise WrongInput if an option is out of range."""
-    if not 0.5 <= options.confidence <= 0.999:
-        raise WrongInput(f"--confidence is {options.confidence}; it must be from 0.5 to 0.999, such as 0.95")
+    if not 0.6 <= options.confidence <= 0.999:
+        raise WrongInput(f"--confidence is {options.confidence}; it must be from 0.6 to 0.999, such as 0.95")
     if options.within is not None and not 0 < options.within < math.inf:
         raise WrongInput(f"--within is {options.within}; it must be above 0, in the unit of the difference")

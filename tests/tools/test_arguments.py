@@ -20,7 +20,7 @@ WRONG = [
     ("compair", "unknown tool 'compair'; did you mean compare? There are: use, "),
     ("use", "recipes: has no recipes; run the command at the repository's root"),
     ("compare a workspace", "this folder is not in a DVC repository"),
-    ("compare a b --confidence 1", "--confidence is 1.0; it must be from 0.5 to 0.999"),
+    ("compare a b --confidence 1", "--confidence is 1.0; it must be from 0.6 to 0.999"),
     ("generate --seed -1", "--seed: is -1; it must be a whole number from 0 to below 2^62"),
     ("verify", "dvc.yaml: missing; run the command at the repository's root"),
     ("verify --weights early", "belong to --retrain"),

@@ -2,7 +2,7 @@ r"""Judge the changes of a night, one after the other: run both sides with the s
 
 from evidence.judge import judge
 
-judgement = judge("HEAD~1", ["./train.sh"], metric=r"val_bpb: (\S+)")
+judgement = judge("HEAD~1", ["./train.sh"], metric=r"val_bpb:\s*(\S+)")
 print(judgement.decision.answer)
 """
 
@@ -80,5 +80,5 @@ def read_metric(pattern: str | None, is_higher_better: bool) -> Metric | None:
     except re.error:
         num_groups = 0
     if num_groups != 1:
-        raise WrongInput(rf"--metric is {pattern}; it must be a pattern with one group, such as 'val_bpb: (\S+)'")
+        raise WrongInput(rf"--metric is {pattern}; it must be a pattern with one group, such as 'val_bpb:\s*(\S+)'")
     return Metric(pattern, is_higher_better)

@@ -1,7 +1,7 @@
 r"""Judge a change: is the workspace better than BASE, after all that was tried before?
 
     evidence judge HEAD~1 --run ./train.sh
-    evidence judge HEAD~1 --run "python train.py" --metric 'val_bpb: (\S+)'
+    evidence judge HEAD~1 --run "python train.py" --metric 'val_bpb:\s*(\S+)'
     evidence judge best --run "python train.py" --fixed validate.py --json
 
 It runs both sides with the same seeds, each in a worktree of its commit, until it is decided: 7 to 26 runs, of which
