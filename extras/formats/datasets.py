@@ -116,7 +116,7 @@ class PickledTrainerDataset(Dataset):
 
     ds[i]: input_ids, labels (IGNORED in the padding; the model shifts them) and attention_mask, (seq_len,)
     int64 each. Dumps are unpickled one at a time, with every import rejected, into an array of 4 bytes per token.
-    `pad_token` is the padding of folders without provenance. Samples of one token have no target and are left out.
+    `pad_token` is the padding of folders without provenance. A sample of one token has no target, so it is left out.
 
     Raises IntegrityError if dumps and meta file disagree or a dump is not a list of samples, DataError if
     the samples differ in length.

@@ -43,7 +43,7 @@ class Options(NamedTuple):
 def common_seeds(a: Group, b: Group) -> tuple[Group, Group, bool]:
     """Return the runs of the seeds that both groups have, or all runs without such seeds, and whether these are pairs.
 
-    A single common seed is no interval over seeds: if both groups have several runs, all of them count as independent.
+    One common seed gives no interval over seeds. If both groups have several runs, all then count as independent.
     """
     both = set(a.seeds) & set(b.seeds) - {None}
     fewer = min(len(a.runs), len(b.runs))
@@ -73,7 +73,7 @@ class Difference(NamedTuple):
 
     @property
     def left_out(self) -> list[str]:
-        """Return the names of the runs that have no partner."""
+        """Return the names of the runs without a partner."""
         kept = [*self.a.runs, *self.b.runs]
         return [run.name for run in [*self.whole_a.runs, *self.whole_b.runs] if run not in kept]
 

@@ -95,7 +95,7 @@ def test_padding_after_the_last_token_is_ignored(tmp_path):
 @pytest.mark.parametrize(
     ("num_tokens", "seq_len", "seed", "num_windows"),
     [
-        (11, 4, None, 2),  # the last row has one token, so it has no target
+        (11, 4, None, 2),  # the last row is one token without a target
         (12, 2, 1, 3 + 3 + 1),
         (11, 2, 1, 3 + 3),
     ],

@@ -137,7 +137,7 @@ def p_of(measured: Measured, least_gain: float) -> float:
 def decide(figures: Figures, pairs: Spread, sides: Spread, level: float, least_gain: float = 0.0) -> Decision:
     """Return the answer to the figures of a judgement at its level; a gain must be larger than `least_gain`.
 
-    Seeds alone decide if there is no interval over documents.
+    Without an interval over documents, seeds alone decide.
     """
     of_pairs = moderated(figures.pairs, pairs, MOST_POOLED["pairs"])
     measured = measure(figures, of_pairs, sides)

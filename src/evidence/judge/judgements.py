@@ -75,8 +75,8 @@ def judge(previous: Sequence[Judgement], pair: Pair, figures: Figures, fresh: Fr
 def may_earn(previous: Sequence[Judgement], pair: Pair) -> bool:
     """Return whether a change that is kept raises later levels.
 
-    Each base does so once: the first one that was judged on this text, and each change that was kept since. A change is
-    soon better than a base that is known to be bad, and kept again as often as it is judged again.
+    Each base does so once: the first base of this text, and each change that was kept since. Otherwise a program could
+    judge against a base that is known to be bad, and earn each time.
     """
     of_text = [each for each in previous if each.pair.text == pair.text]
     bases = {of_text[0].pair.base_tree if of_text else pair.base_tree}

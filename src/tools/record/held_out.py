@@ -31,9 +31,9 @@ HEADER = ",".join(HeldOutScore._fields)
 
 
 def read_test_reads(path: Path) -> list[HeldOutScore]:
-    """Return all evaluations of the test split, the oldest first; [] if there is no file.
+    """Return all evaluations of the test split, the oldest first, or [] without a file.
 
-    They are those of the last commit and those of the file, because `dvc exp apply` replaces the file by an older one.
+    They come from the last commit and from the file, because `dvc exp apply` may bring back an older file.
     Raise IntegrityError for a line that is not a row.
     """
     committed = git("-C", str(path.parent), "show", f"HEAD:./{path.name}")
